@@ -1,6 +1,7 @@
 //! One core's thread: opens its ring, accepts connections, serves, and drains on a stop.
 
 mod proxy_header;
+mod relayed_tls;
 mod run_time_listeners;
 mod shutdown;
 

@@ -5,6 +5,7 @@ mod delivery;
 mod eventing;
 mod guarded;
 mod histogram;
+mod relays;
 mod responses;
 mod serving;
 mod targets;
@@ -17,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use control::autoscaler::Autoscaler;
 use control::manifests::ManifestMetrics;
 use control::runtime::OutputTally;
+use dataplane::contract::relay_counters::{DatagramDrop, RelayOutcome};
 use dataplane::counters::{CoreCounters, LogCounters};
 use dataplane::h2::flood_guard::FloodKind;
 use dataplane::load::MirrorComparison;
@@ -198,6 +200,7 @@ impl Collector for CoreMetrics {
         for (core, counts) in self.0.iter().enumerate() {
             gauge(&mut open, &[("core", &core.to_string())], counts.connections_open.load(Relaxed))?;
         }
+        relays::encode(&mut out, &self.0)?;
         self.logs(&mut out)?;
         cold_starts::encode(&mut out, &self.0)?;
         BREAKDOWNS.iter().try_for_each(|what| self.by_reason(&mut out, what))
@@ -213,7 +216,7 @@ struct ReasonCounters {
     pick: fn(&CoreCounters) -> &[AtomicU64],
 }
 
-const BREAKDOWNS: [ReasonCounters; 4] = [
+const BREAKDOWNS: [ReasonCounters; 6] = [
     ReasonCounters {
         name: "mirrors_skipped",
         help: "Requests that were not mirrored, by reason",
@@ -234,6 +237,20 @@ const BREAKDOWNS: [ReasonCounters; 4] = [
         label: "reason",
         values: &LocalReply::REASONS,
         pick: |counts| &counts.refused,
+    },
+    ReasonCounters {
+        name: "relayed_connections",
+        help: "Connections of TCP and TLS that were relayed, by outcome",
+        label: "outcome",
+        values: &RelayOutcome::NAMES,
+        pick: |counts| &counts.relays.connections,
+    },
+    ReasonCounters {
+        name: "relayed_datagrams_dropped",
+        help: "Datagrams of UDP that were not relayed, by reason",
+        label: "reason",
+        values: &DatagramDrop::NAMES,
+        pick: |counts| &counts.relays.datagrams_dropped,
     },
     ReasonCounters {
         name: "tls_handshakes",

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use apiserver::store::ObjectStore;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod, Secret, Service as CoreService};
+use k8s_openapi::api::core::v1::{ConfigMap, Endpoints, Namespace, Pod, Secret, Service as CoreService};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -24,11 +24,13 @@ use types::eventing::event_type::EventType;
 use types::eventing::trigger::Trigger;
 use types::flows::parallel::Parallel;
 use types::flows::sequence::Sequence;
+use types::gateway_api::backend_tls_policy::BackendTlsPolicy;
 use types::gateway_api::gateway::Gateway;
 use types::gateway_api::gateway_class::GatewayClass;
 use types::gateway_api::grpc_route::GrpcRoute;
 use types::gateway_api::http_route::HttpRoute;
 use types::gateway_api::reference_grant::ReferenceGrant;
+use types::gateway_api::stream_route::{TcpRoute, TlsRoute, UdpRoute};
 use types::messaging::channel::Channel;
 use types::messaging::in_memory_channel::InMemoryChannel;
 use types::messaging::subscription::Subscription;
@@ -184,7 +186,13 @@ caches! {
     gateways: Gateway = InformerCache::default();
     http_routes: HttpRoute = InformerCache::default();
     grpc_routes: GrpcRoute = InformerCache::default();
+    tls_routes: TlsRoute = InformerCache::default();
+    tcp_routes: TcpRoute = InformerCache::default();
+    udp_routes: UdpRoute = InformerCache::default();
     reference_grants: ReferenceGrant = InformerCache::default();
+    backend_tls_policies: BackendTlsPolicy = InformerCache::default();
+    // Few of them are asked for: those with the authorities of backends.
+    config_maps: ConfigMap = InformerCache::compressed();
     namespaces: Namespace = InformerCache::compressed();
     core_services: CoreService = InformerCache::compressed_with_index(indexes::core_service_keys);
     endpoints: Endpoints = InformerCache::default();
@@ -210,7 +218,7 @@ mod tests {
 
     /// Read in an API of our own alone, so a follower does not watch them: what runs is shown as Pods there, and Gateway API is
     /// not followed yet.
-    const EMBEDDED_ONLY: [&str; 9] = [
+    const EMBEDDED_ONLY: [&str; 13] = [
         "pods",
         "deployments",
         "replicasets",
@@ -218,7 +226,11 @@ mod tests {
         "gateways",
         "httproutes",
         "grpcroutes",
+        "tlsroutes",
+        "tcproutes",
+        "udproutes",
         "referencegrants",
+        "backendtlspolicies",
         "namespaces",
     ];
 

@@ -9,6 +9,7 @@ use kube::{Api, Client, Resource};
 
 use crate::access_tokens::AccessTokenCache;
 use crate::api::{Error, NamespacedObject, now};
+use crate::backend_trust::BackendTrustCache;
 use crate::caches::{Caches, ObjectSources};
 use crate::config::ContextConfig;
 use crate::config_maps::OperatorConfigMaps;
@@ -57,6 +58,8 @@ pub struct ControllerContext {
     pub access_tokens: AccessTokenCache,
     /// The authorities that deliveries over TLS trust.
     pub trust_store: TrustStore,
+    /// How backends are verified that are reached by TLS.
+    pub(crate) backend_trust: BackendTrustCache,
     /// Certificates that were read from Secrets.
     pub(crate) tls_identities: TlsIdentityCache,
 }
@@ -88,6 +91,7 @@ impl ControllerContext {
             jwks: JwksCache::default(),
             access_tokens: AccessTokenCache::default(),
             trust_store: trusts,
+            backend_trust: BackendTrustCache::default(),
             tls_identities: TlsIdentityCache::default(),
         }
     }

@@ -11,6 +11,7 @@ mod adapter_service;
 pub mod address_pool;
 pub mod api;
 mod autoscaler_changes;
+mod backend_trust;
 mod backing_channel;
 pub mod broker;
 mod broker_injection;

@@ -127,6 +127,11 @@ impl TrustStore {
         })
     }
 
+    /// The authorities of this host.
+    pub(crate) fn system_authorities(&self) -> RootCertStore {
+        self.system.get_or_init(system).clone()
+    }
+
     fn lock(&self) -> MutexGuard<'_, TrustStoreState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -391,6 +391,22 @@ fn gateway_rows() -> Vec<KindRow> {
         json!({ "spec": { "from": [{ "group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": "a" }],
             "to": [{ "group": "", "kind": kind }] } })
     };
+    let stream_route = |port: i32| {
+        let backends = json!([{ "name": "a", "port": port }]);
+        json!({ "spec": { "rules": [{ "backendRefs": backends }] } })
+    };
+    let tls_route = |host: &str| {
+        let mut route = stream_route(1);
+        route["spec"]["hostnames"] = json!([host]);
+        route
+    };
+    let tls_policy = |hostname: &str| {
+        let authorities = json!([{ "group": "", "kind": "ConfigMap", "name": "ca" }]);
+        json!({ "spec": { "targetRefs": [{ "group": "", "kind": "Service", "name": "a" }],
+            "validation": { "caCertificateRefs": authorities, "hostname": hostname } } })
+    };
+    let ancestor = json!({ "ancestorRef": { "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "g" },
+        "controllerName": "example.com/a", "conditions": [condition] });
     vec![
         row(
             "GatewayClass",
@@ -409,6 +425,18 @@ fn gateway_rows() -> Vec<KindRow> {
         row("GRPCRoute", &["Name", "Hostnames", "Age"], hosts("a.test"), hosts("b.test"))
             .wrong(hosts("a b"), "spec.hostnames[0]", INVALID)
             .status(json!({ "parents": [parent] })),
+        row("TLSRoute", &["Name", "Age"], tls_route("a.test"), tls_route("b.test"))
+            .wrong(tls_route("127.0.0.1"), "spec.hostnames", INVALID)
+            .status(json!({ "parents": [parent] })),
+        row("TCPRoute", &["Name", "Age"], stream_route(1), stream_route(2))
+            .wrong(stream_route(0), "spec.rules[0].backendRefs[0].port", INVALID)
+            .status(json!({ "parents": [parent] })),
+        row("UDPRoute", &["Name", "Age"], stream_route(1), stream_route(2))
+            .wrong(stream_route(0), "spec.rules[0].backendRefs[0].port", INVALID)
+            .status(json!({ "parents": [parent] })),
+        row("BackendTLSPolicy", &["Name", "Age"], tls_policy("a.test"), tls_policy("b.test"))
+            .wrong(tls_policy("a b"), "spec.validation.hostname", INVALID)
+            .status(json!({ "ancestors": [ancestor] })),
         row("ReferenceGrant", &["Name", "Age"], grant("Service"), grant("Secret")).wrong(
             grant("a b"),
             "spec.to[0].kind",

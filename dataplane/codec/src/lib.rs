@@ -1,9 +1,11 @@
 //! The formats of bytes on the wire and on disk: HTTP/1.1 messages ([`http`]), CloudEvents ([`cloudevent`]), the record of
-//! an event in the log ([`record`]), the request that delivers it ([`encode`]) and the PROXY protocol ([`proxy_protocol`]).
+//! an event in the log ([`record`]), the request that delivers it ([`encode`]), the PROXY protocol ([`proxy_protocol`]) and the
+//! first message of a TLS client ([`client_hello`]).
 //!
 //! Values in, values out: no I/O, no clock, no state that is shared.
 #![forbid(unsafe_code)]
 
+pub mod client_hello;
 pub mod cloudevent;
 pub mod encode;
 pub mod hex;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use ring::Heartbeat;
 
 use crate::cold_starts::RecentColdStarts;
+use crate::relay_counters::RelayCounters;
 use crate::request_histograms::DurationHistogram;
 
 /// Reasons of local replies, of floods and of requests that are not mirrored: the proxy names as many.
@@ -79,6 +80,8 @@ pub struct CoreCounters {
     pub upstream_reused: AtomicU64,
     /// Requests that were not mirrored although they should be, by reason (`mirror::SKIPPED`).
     pub mirrors_skipped: [AtomicU64; MIRROR_SKIP_REASONS],
+    /// Connections and datagrams of layer 4.
+    pub relays: RelayCounters,
     /// Spans dropped because the queue was full.
     pub spans_dropped: AtomicU64,
     /// Of requests that waited for an instance.

@@ -27,6 +27,7 @@ pub mod limits;
 pub mod listener_sockets;
 pub mod load;
 pub mod post_error;
+pub mod relay_counters;
 pub mod request_histograms;
 pub mod request_log;
 pub mod service_names;

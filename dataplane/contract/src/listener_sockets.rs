@@ -13,10 +13,8 @@ use tokio::sync::watch;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ListenerProtocol {
     Http,
-    /// HTTP in TLS that ends here.
+    /// TLS: with HTTP in it, or relayed. The server name decides.
     Https,
-    /// TLS that is forwarded by its server name and not read.
-    TlsPassthrough,
     Tcp,
     Udp,
 }
@@ -34,7 +32,6 @@ impl ListenerProtocol {
         match self {
             Self::Http => "HTTP",
             Self::Https => "HTTPS",
-            Self::TlsPassthrough => "TLS",
             Self::Tcp => "TCP",
             Self::Udp => "UDP",
         }

@@ -34,7 +34,7 @@ pub use codec::proxy_protocol::ProxyProtocolVersion;
 pub use endpoint::{Endpoint, InstanceStart, StartupDuration};
 pub use gateway_options::{ErrorPage, ErrorPages, GatewayOptions};
 pub use hosts::HostTable;
-pub use listeners::{HostnameRoutes, TableListener, TableListeners};
+pub use listeners::{HostnameRoutes, TableListener, TableListeners, TlsRelayMode, TlsTarget};
 pub use not_ready::{NotReadyHost, NotReadyHosts};
 pub use retention::{Durability, RetentionPolicy};
 pub use ring::{EndpointAddress, UnixPath, UnixPathError};

@@ -53,14 +53,17 @@ pub struct AccessLogConfig {
 pub struct AccessLogEntry<'a> {
     pub at: SystemTime,
     pub client: SocketAddr,
-    /// `HTTP/1.1`, `HTTP/1.0` or `HTTP/2`.
+    /// `HTTP/1.1`, `HTTP/1.0` or `HTTP/2`; `TCP`, `TLS` or `UDP` for what is relayed.
     pub protocol: &'static str,
-    /// Empty when the request could not be parsed.
+    /// Empty when the request could not be parsed, or when there is none.
     pub method: &'a [u8],
+    /// The server name, of a connection of TLS that is relayed.
     pub host: &'a [u8],
     pub path: &'a [u8],
     /// 0: the response was cut, or the client was gone before it.
     pub status: u16,
+    /// Bytes of the client, of a connection that is relayed.
+    pub received: Option<u64>,
     /// Bytes sent to the client. In HTTP/2 without heads and frames, which streams share.
     pub bytes: u64,
     pub duration: Duration,
@@ -167,6 +170,7 @@ mod tests {
             host: b"a.example.com:80",
             path: b"/x?y=\"z\"",
             status: 200,
+            received: None,
             bytes: 12,
             duration: Duration::from_micros(1500),
             waited: Some(Duration::from_micros(10)),

@@ -15,6 +15,7 @@ mod deadlines;
 mod disconnect_watcher;
 mod exchange;
 mod exchange_progress;
+pub mod layer4;
 mod local_reply;
 mod local_response;
 pub mod mirror;

@@ -174,6 +174,7 @@ impl RequestRecord {
             host,
             path,
             status: end.status,
+            received: None,
             bytes: end.bytes,
             duration,
             waited,

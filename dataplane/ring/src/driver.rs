@@ -1,7 +1,8 @@
 //! The driver interface of the ring. Three implementations: io_uring, epoll and the simulation.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::IntoRawFd;
 use std::time::Duration;
 
 use crate::address::SocketAddress;
@@ -48,6 +49,11 @@ pub(crate) trait Driver {
     /// Takes over a listener that was opened elsewhere.
     fn adopt(&mut self, listener: TcpListener) -> io::Result<SocketHandle> {
         sockets::adopt(listener)
+    }
+
+    /// Takes over a UDP socket.
+    fn adopt_datagram(&mut self, socket: UdpSocket) -> io::Result<SocketHandle> {
+        Ok(SocketHandle(socket.into_raw_fd()))
     }
 
     fn local_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {

@@ -17,6 +17,7 @@ pub mod allocator;
 pub mod cgroup_ports;
 mod chunk;
 pub mod code_pages;
+mod datagram;
 mod driver;
 mod endpoint_address;
 mod epoll;
@@ -46,6 +47,7 @@ mod waiter;
 mod wake;
 
 pub use chunk::Chunk;
+pub use datagram::RingDatagram;
 pub use endpoint_address::{EndpointAddress, UNIX_PATH_BYTES_MAX, UnixPath, UnixPathError};
 pub use file::RingFile;
 pub use heartbeat::{CurrentWork, Heartbeat, Working};

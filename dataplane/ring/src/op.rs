@@ -34,6 +34,8 @@ pub(crate) enum Op {
     Shutdown(Rc<SharedSocket>),
     /// Completes once the peer has closed its side, even with unread data, or the connection is broken.
     Hangup(Rc<SharedSocket>),
+    /// Completes once there may be something to receive. Started after a receive that found nothing.
+    Readable(Rc<SharedSocket>),
     Close(SocketHandle),
     Write(WriteOp),
     /// Syncs data and the metadata needed to find it, same as fdatasync.

@@ -11,15 +11,16 @@ use std::task::Poll;
 use std::time::Duration;
 
 use contract::listener_sockets::{ListenerId, ListenerProtocol, ListenerSocket, ListenerSockets};
-use contract::table::TableListeners;
+use contract::table::{Route, TableListener, TableListeners};
 use contract::table_publisher::TablePublisher;
 use protocol::http::buffers::by;
 use protocol::http::connection_tracker::{ConnectionTracker, CutSignal};
 use protocol::tls::{TlsAcceptor, TlsLimits, TlsServerConfig, TlsVersionMin};
+use proxy::layer4::{RelayClient, relay_connection, serve_datagrams};
 use proxy::{AcceptedStream, Proxy, serve_accepted};
-use ring::{Ring, RingListener};
+use ring::{Ring, RingDatagram, RingListener};
 
-use super::{ConnectionHandler, StopSignal, accept_loop};
+use super::{ConnectionHandler, StopSignal, accept_loop, relayed_tls};
 
 /// Opens the listeners of the current table. What this returns follows the table, and is to be called at each wake-up.
 pub(super) fn follow_table(
@@ -93,15 +94,13 @@ impl RunTimeListeners {
     }
 
     fn open(&self, sockets: &ListenerSockets, socket: ListenerSocket) -> io::Result<Rc<ConnectionTracker>> {
-        let unsupported = || io::Error::other(format!("{} is not supported", sockets.spec.protocol.name()));
         let serve = match sockets.spec.protocol {
             ListenerProtocol::Http => self.serve_plain(sockets.id),
             ListenerProtocol::Https => self.serve_tls(sockets)?,
-            ListenerProtocol::TlsPassthrough | ListenerProtocol::Tcp | ListenerProtocol::Udp => {
-                return Err(unsupported());
-            }
+            ListenerProtocol::Tcp => self.relay_tcp(sockets.id),
+            ListenerProtocol::Udp => return self.open_datagrams(sockets.id, socket),
         };
-        let ListenerSocket::Stream(listener) = socket else { return Err(unsupported()) };
+        let ListenerSocket::Stream(listener) = socket else { return Err(io::ErrorKind::InvalidInput.into()) };
         let listener = RingListener::from_std(&self.proxy.ring, listener)?;
         let tracker = ConnectionTracker::child_of(&self.proxy.tracker);
         let (proxy, stop) = (Rc::clone(&self.proxy), Arc::clone(&self.stop));
@@ -119,6 +118,27 @@ impl RunTimeListeners {
         })
     }
 
+    fn relay_tcp(&self, id: ListenerId) -> ConnectionHandler {
+        let proxy = Rc::clone(&self.proxy);
+        Box::new(move |stream, guard| {
+            let (proxy, cut) = (Rc::clone(&proxy), guard.cut_signal());
+            Box::pin(until_cut(cut, async move {
+                let route = any_route(&proxy, id);
+                relay_connection(proxy, RelayClient::tcp(stream), route, guard).await;
+            }))
+        })
+    }
+
+    fn open_datagrams(&self, id: ListenerId, socket: ListenerSocket) -> io::Result<Rc<ConnectionTracker>> {
+        let ListenerSocket::Datagram(socket) = socket else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let socket = RingDatagram::from_std(&self.proxy.ring, socket)?;
+        let tracker = ConnectionTracker::child_of(&self.proxy.tracker);
+        let (proxy, own) = (Rc::clone(&self.proxy), Rc::clone(&self.proxy));
+        let route = Box::new(move || any_route(&own, id));
+        self.proxy.ring.spawn(serve_datagrams(proxy, socket, Rc::clone(&tracker), route));
+        Ok(tracker)
+    }
+
     fn serve_tls(&self, sockets: &ListenerSockets) -> io::Result<ConnectionHandler> {
         let (limits, oldest) = self.tls;
         let config = TlsServerConfig::of_listener(&self.tables, sockets, oldest).map_err(io::Error::other)?;
@@ -127,12 +147,20 @@ impl RunTimeListeners {
         Ok(Box::new(move |stream, guard| {
             let (proxy, acceptor, cut) = (Rc::clone(&proxy), Rc::clone(&acceptor), guard.cut_signal());
             Box::pin(until_cut(cut, async move {
+                if proxy.with_table(|table| table.listener(id).is_some_and(TableListener::relays_tls)) {
+                    return relayed_tls::serve(proxy, acceptor, (stream, id), guard).await;
+                }
                 if let Some(stream) = acceptor.open(stream).await {
                     serve_accepted(proxy, AcceptedStream::new(stream).accepted_by(id), guard).await;
                 }
             }))
         }))
     }
+}
+
+/// The route of a listener for TCP or UDP.
+fn any_route(proxy: &Proxy, id: ListenerId) -> Option<Arc<Route>> {
+    proxy.with_table(|table| table.listener(id)?.any_route().map(Arc::clone))
 }
 
 /// Refuses new connections, and ends the open ones as a shutdown does.

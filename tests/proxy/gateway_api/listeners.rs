@@ -48,7 +48,7 @@ fn listener_on_a_port_of_the_system_is_refused() {
     let listeners = json!([
         { "name": "open", "port": port, "protocol": "HTTP", "hostname": "a.test" },
         { "name": "closed", "port": 1, "protocol": "HTTP" },
-        { "name": "tcp", "port": 2, "protocol": "TCP" },
+        { "name": "other", "port": 2000, "protocol": "example.com/other" },
         { "name": "kinds", "port": port, "protocol": "HTTP", "hostname": "b.test",
             "allowedRoutes": { "kinds": [{ "kind": "TCPRoute" }, { "kind": "HTTPRoute" }] } },
     ]);
@@ -59,7 +59,7 @@ fn listener_on_a_port_of_the_system_is_refused() {
     assert_eq!(condition(conditions("closed"), "Accepted"), "False PortUnavailable");
     assert_eq!(condition(conditions("closed"), "Programmed"), "False Invalid");
     assert!(conditions("closed").to_string().contains("--gateway-ports is 80,443,1024-65535"), "{gateway:#}");
-    assert_eq!(condition(conditions("tcp"), "Accepted"), "False UnsupportedProtocol");
+    assert_eq!(condition(conditions("other"), "Accepted"), "False UnsupportedProtocol");
     assert_eq!(condition(conditions("kinds"), "ResolvedRefs"), "False InvalidRouteKinds");
     assert_eq!(listener(&gateway, "kinds")["supportedKinds"][0]["kind"], "HTTPRoute");
     assert_eq!(condition(&gateway["status"]["conditions"], "Accepted"), "True ListenersNotValid");

@@ -9,9 +9,11 @@ use serde_json::{Value, json};
 
 mod address_pool;
 mod attachment;
+mod backend_tls;
 mod filters;
 mod grpc;
 mod infrastructure;
+mod layer4;
 mod listeners;
 mod matching;
 mod references;

@@ -1,10 +1,11 @@
 //! Decides which listeners a route attaches to: values in, values out.
 
+use contract::table::TlsRelayMode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::conditions::ConditionRefusal;
 use super::hostnames::{self, ANY_HOST};
-use super::listener_outcome::{ListenerOutcome, is_tls};
+use super::listener_outcome::{ListenerOutcome, is_tls, relay_mode};
 use super::listener_targets::ListenerTarget;
 use types::gateway_api::gateway::{Gateway, GatewayListener};
 use types::gateway_api::parent::ParentReference;
@@ -21,6 +22,8 @@ pub(super) struct AttachedListener {
     /// Its own hostname, in lower case; `*` for all hosts.
     pub(super) hostname: String,
     pub(super) targets: Vec<ListenerTarget>,
+    /// How its connections are relayed; `None`: they carry HTTP, or it is not for TLS.
+    pub(super) relay: Option<TlsRelayMode>,
 }
 
 /// The properties of a route that decide where it attaches.
@@ -85,6 +88,7 @@ pub(super) fn attach(
             is_tls: is_tls(listener),
             hostname: own,
             targets: outcome.targets.clone(),
+            relay: relay_mode(listener),
         })
     });
     let attached: Vec<_> = attached.collect();

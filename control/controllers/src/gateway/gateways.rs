@@ -14,7 +14,7 @@ use super::gateway_addresses;
 use super::grants::{self, ReferenceTarget};
 use super::infrastructure;
 use super::listener_book::{ListenerBook, ListenerClaim, NotOpen};
-use super::listener_outcome::{ListenerOutcome, decide};
+use super::listener_outcome::{ListenerOutcome, decide, relay_mode};
 use super::listener_targets::{ListenerSites, ListenerTarget, PORT_UNAVAILABLE};
 use super::route_kind::GATEWAY_QUEUE;
 use super::route_store::RouteStore;
@@ -145,6 +145,7 @@ fn open_listeners(book: &ListenerBook, context: &ControllerContext, gateway: &Ga
             spec,
             hostname: attachment::hostname(listener),
             identities: outcome.identities.clone(),
+            relay: relay_mode(listener),
         })
     });
     enqueue(context, book.set(context, (&key, created), claims.collect()));

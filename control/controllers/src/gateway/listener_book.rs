@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use contract::listener_sockets::{ListenerSockets, ListenerSpec};
+use contract::table::TlsRelayMode;
 use contract::tls::TlsIdentity;
 use jiff::Timestamp;
 use tokio::sync::Notify;
@@ -32,6 +33,8 @@ pub(super) struct ListenerClaim {
     /// In lower case; `*` for all hosts.
     pub(super) hostname: String,
     pub(super) identities: Vec<TlsIdentity>,
+    /// How its connections are relayed.
+    pub(super) relay: Option<TlsRelayMode>,
 }
 
 /// Why a listener of a Gateway is not open.
@@ -226,6 +229,9 @@ impl BookState {
             state.hostnames.insert(claim.hostname.clone());
             let named = claim.identities.iter().map(|identity| (claim.hostname.clone(), identity.clone()));
             state.certificates.extend(named);
+            if let Some(mode) = claim.relay {
+                state.relay_modes.entry(claim.hostname.clone()).or_insert(mode);
+            }
         }
         state
     }

@@ -1,5 +1,6 @@
 //! Decides what becomes of the listeners of a Gateway: values in, values out.
 
+use contract::table::TlsRelayMode;
 use contract::tls::TlsIdentity;
 
 use super::conditions::ConditionRefusal;
@@ -10,8 +11,9 @@ use types::gateway_api::reference::SecretObjectReference;
 
 /// The kinds of routes that HTTP listeners take.
 pub(super) const ROUTE_KINDS: [&str; 2] = ["HTTPRoute", "GRPCRoute"];
-const HTTP: &str = "HTTP";
 const HTTPS: &str = "HTTPS";
+const TLS: &str = "TLS";
+const UDP: &str = "UDP";
 
 /// What becomes of one listener.
 #[derive(Debug, Clone, Default)]
@@ -25,9 +27,9 @@ pub(super) struct ListenerOutcome {
     pub(super) not_accepted: Option<ConditionRefusal>,
     pub(super) conflict: Option<ConditionRefusal>,
     pub(super) unresolved: Option<ConditionRefusal>,
-    /// The certificates of an HTTPS listener.
+    /// The certificates of a listener that ends TLS.
     pub(super) identities: Vec<TlsIdentity>,
-    /// An HTTPS listener without a certificate serves no request.
+    /// A listener that ends TLS serves nothing without a certificate.
     pub(super) lacks_certificate: bool,
 }
 
@@ -70,7 +72,7 @@ pub(super) fn decide(
             conflict: conflict(listener, index, listeners),
             ..ListenerOutcome::default()
         };
-        if listener.protocol == HTTPS {
+        if is_tls(listener) && relay_mode(listener) != Some(TlsRelayMode::Passthrough) {
             read_certificates(listener, identity, &mut outcome);
         }
         outcome
@@ -78,20 +80,49 @@ pub(super) fn decide(
     decided.collect()
 }
 
-/// Whether requests of its protocol come in by TLS.
+/// Whether its connections are TLS.
 pub(super) fn is_tls(listener: &GatewayListener) -> bool {
-    listener.protocol == HTTPS
+    [HTTPS, TLS].contains(&listener.protocol.as_str())
+}
+
+/// How the connections of a listener for TLS are relayed; `None`: it is for another protocol.
+pub(super) fn relay_mode(listener: &GatewayListener) -> Option<TlsRelayMode> {
+    let mode = listener.tls.as_ref().and_then(|tls| tls.mode.as_deref());
+    (listener.protocol == TLS).then_some(match mode {
+        Some("Passthrough") => TlsRelayMode::Passthrough,
+        _ => TlsRelayMode::Terminate,
+    })
+}
+
+/// The kinds of routes that a listener of a protocol can take.
+fn route_kinds(protocol: &str) -> &'static [&'static str] {
+    match protocol {
+        "HTTP" | HTTPS => &ROUTE_KINDS,
+        TLS => &["TLSRoute"],
+        "TCP" => &["TCPRoute"],
+        UDP => &["UDPRoute"],
+        _ => &[],
+    }
+}
+
+/// Whether listeners of both protocols can share a port: HTTPS and TLS by the server name, UDP and the others in any case.
+fn share_port(one: &str, other: &str) -> bool {
+    let class = |protocol| if protocol == HTTPS { TLS } else { protocol };
+    class(one) == class(other) || (one == UDP) != (other == UDP)
 }
 
 /// Listeners of one port have one protocol and different hostnames.
 fn conflict(listener: &GatewayListener, index: usize, all: &[GatewayListener]) -> Option<ConditionRefusal> {
     let others = || all.iter().enumerate().filter(|(at, other)| *at != index && other.port == listener.port);
-    if let Some((_, other)) = others().find(|(_, other)| other.protocol != listener.protocol) {
+    if let Some((_, other)) = others().find(|(_, other)| !share_port(&other.protocol, &listener.protocol)) {
         let why = format!("The listener {} has the same port and another protocol.", other.name);
         return Some(ConditionRefusal::new("ProtocolConflict", why));
     }
     let host = |listener: &GatewayListener| listener.hostname.clone().unwrap_or_default().to_ascii_lowercase();
-    let (_, other) = others().find(|(_, other)| host(other) == host(listener))?;
+    let is_same = |other: &GatewayListener| {
+        host(other) == host(listener) && (other.protocol == UDP) == (listener.protocol == UDP)
+    };
+    let (_, other) = others().find(|(_, other)| is_same(other))?;
     Some(ConditionRefusal::new(
         "HostnameConflict",
         format!("The listener {} has the same port and hostname.", other.name),
@@ -100,8 +131,7 @@ fn conflict(listener: &GatewayListener, index: usize, all: &[GatewayListener]) -
 
 /// The kinds of routes that it takes, and which of the wanted ones cannot be.
 fn supported_kinds(listener: &GatewayListener) -> (Vec<RouteGroupKind>, Option<ConditionRefusal>) {
-    let is_http = [HTTP, HTTPS].contains(&listener.protocol.as_str());
-    let possible = if is_http { &ROUTE_KINDS[..] } else { &[] };
+    let possible = route_kinds(&listener.protocol);
     let wanted = listener.allowed_routes.as_ref().map(|allowed| &allowed.kinds[..]).unwrap_or_default();
     if wanted.is_empty() {
         return (possible.iter().map(|kind| RouteGroupKind::of_gateway_api(kind)).collect(), None);
@@ -178,6 +208,30 @@ mod tests {
         let reasons: Vec<_> = all.iter().map(|one| reason(one.conflict.as_ref())).collect();
         let protocol = "ProtocolConflict";
         assert_eq!(reasons, ["HostnameConflict", "HostnameConflict", "", protocol, protocol]);
+    }
+
+    #[test]
+    fn listeners_of_connections_take_their_own_kinds() {
+        let certificate = json!({ "certificateRefs": [{ "name": "s" }] });
+        let all = decide_all(json!([
+            { "name": "a", "port": 9001, "protocol": "TLS", "hostname": "a.test", "tls": { "mode": "Passthrough" } },
+            { "name": "b", "port": 9001, "protocol": "TLS", "hostname": "b.test", "tls": certificate },
+            { "name": "c", "port": 9001, "protocol": "HTTPS", "hostname": "c.test", "tls": certificate },
+            { "name": "d", "port": 9002, "protocol": "TCP" },
+            { "name": "e", "port": 9002, "protocol": "UDP" },
+            { "name": "f", "port": 9003, "protocol": "TCP" },
+            { "name": "g", "port": 9003, "protocol": "HTTP" },
+            { "name": "h", "port": 9004, "protocol": "TLS", "tls": { "mode": "Passthrough" },
+                "allowedRoutes": { "kinds": [{ "kind": "TCPRoute" }, { "kind": "TLSRoute" }] } },
+        ]));
+        let kinds: Vec<_> = all.iter().map(|one| one.supported_kinds.first().map_or("", |kind| &kind.kind)).collect();
+        let (tls, http) = ("TLSRoute", "HTTPRoute");
+        assert_eq!(kinds, [tls, tls, http, "TCPRoute", "UDPRoute", "TCPRoute", http, tls]);
+        let conflicts: Vec<_> = all.iter().map(|one| reason(one.conflict.as_ref())).collect();
+        assert_eq!(conflicts, ["", "", "", "", "", "ProtocolConflict", "ProtocolConflict", ""]);
+        assert!(all[0].is_programmed(), "TLS that is not read needs no certificate");
+        assert!(!all[1].is_programmed() && all[3].is_programmed() && all[4].is_programmed());
+        assert_eq!(reason(all[7].unresolved.as_ref()), "InvalidRouteKinds");
     }
 
     #[test]

@@ -46,9 +46,15 @@ pub(super) struct ListenerSites<'a> {
     pub(super) addresses: Vec<IpAddr>,
 }
 
-/// The protocol of a listener, if it is one that is served.
+/// The protocol of a listener, if it is one that is served. HTTPS and TLS share their sockets: the server name decides.
 pub(super) fn protocol_of(listener: &GatewayListener) -> Option<ListenerProtocol> {
-    [ListenerProtocol::Http, ListenerProtocol::Https].into_iter().find(|known| known.name() == listener.protocol)
+    match listener.protocol.as_str() {
+        "HTTP" => Some(ListenerProtocol::Http),
+        "HTTPS" | "TLS" => Some(ListenerProtocol::Https),
+        "TCP" => Some(ListenerProtocol::Tcp),
+        "UDP" => Some(ListenerProtocol::Udp),
+        _ => None,
+    }
 }
 
 /// Where a listener accepts, one target for each address.
@@ -57,31 +63,37 @@ pub(super) fn targets(
     sites: &ListenerSites<'_>,
 ) -> Result<Vec<ListenerTarget>, ConditionRefusal> {
     let Some(protocol) = protocol_of(listener) else {
-        let why = format!("The protocol {} is not supported; use HTTP or HTTPS.", listener.protocol);
+        let why = format!("The protocol {} is not supported; use HTTP, HTTPS, TLS, TCP or UDP.", listener.protocol);
         return Err(ConditionRefusal::new("UnsupportedProtocol", why));
     };
     let Some(port) = u16::try_from(listener.port).ok().filter(|port| *port > 0) else {
         return Err(ConditionRefusal::new(PORT_UNAVAILABLE, format!("{} is not a port.", listener.port)));
     };
     let ListenerAddresses { public, https, .. } = sites.appliance;
-    let (own, other) = if protocol == ListenerProtocol::Https { (https, public) } else { (public, https) };
+    // Connections of the appliance's own listeners are HTTP. A socket for UDP can have the same port.
+    let (own, others) = match listener.protocol.as_str() {
+        "HTTP" => (public, [None, https]),
+        "HTTPS" => (https, [public, None]),
+        "UDP" => (None, [None, None]),
+        _ => (None, [public, https]),
+    };
     if sites.addresses.is_empty() {
         if let Some(own) = own.filter(|own| own.port() == port) {
             return Ok(vec![ListenerTarget::Appliance(own)]);
         }
         let ip = public.map_or(Ipv4Addr::LOCALHOST.into(), |address| address.ip());
-        return target(SocketAddr::new(ip, port), protocol, (None, other), sites.config).map(|target| vec![target]);
+        return target(SocketAddr::new(ip, port), protocol, (None, others), sites.config).map(|target| vec![target]);
     }
     let each =
-        sites.addresses.iter().map(|ip| target(SocketAddr::new(*ip, port), protocol, (own, other), sites.config));
+        sites.addresses.iter().map(|ip| target(SocketAddr::new(*ip, port), protocol, (own, others), sites.config));
     each.collect()
 }
 
-/// The target at one address. `own` is the listener of the command line for the protocol, and `other` that for the other one.
+/// The target at one address. `own` is the listener of the command line for the protocol, and `others` those for others.
 fn target(
     address: SocketAddr,
     protocol: ListenerProtocol,
-    (own, other): (Option<SocketAddr>, Option<SocketAddr>),
+    (own, others): (Option<SocketAddr>, [Option<SocketAddr>; 2]),
     config: &GatewayListenerConfig,
 ) -> Result<ListenerTarget, ConditionRefusal> {
     if own == Some(address) {
@@ -89,11 +101,13 @@ fn target(
     }
     let port = address.port();
     let refused = |why: String| Err(ConditionRefusal::new(PORT_UNAVAILABLE, why));
-    let of_other = other.filter(|other| other.port() == port && overlaps(other.ip(), address.ip()));
+    let is_same = |other: &SocketAddr| other.port() == port && overlaps(other.ip(), address.ip());
+    let of_other = others.into_iter().flatten().find(is_same);
     if let Some(other) = of_other {
         return refused(format!("{other} is the appliance's own listener for another protocol; use another port."));
     }
-    if let Some((_, flag)) = config.reserved.iter().find(|(reserved, _)| *reserved == port) {
+    let reserved = config.reserved.iter().filter(|_| !protocol.is_datagram()).find(|(reserved, _)| *reserved == port);
+    if let Some((_, flag)) = reserved {
         return refused(format!("Port {port} is the appliance's own ({flag}); use another port."));
     }
     if !config.ports.contains(port) {
@@ -146,6 +160,9 @@ mod tests {
         assert_eq!(targets_of("HTTPS", 8443, &[]), ["appliance 127.0.0.1:8443"]);
         assert_eq!(targets_of("HTTP", 80, &[]), ["127.0.0.1:80 (HTTP)"]);
         assert_eq!(targets_of("HTTPS", 443, &[]), ["127.0.0.1:443 (HTTPS)"]);
+        assert_eq!(targets_of("TLS", 443, &[]), ["127.0.0.1:443 (HTTPS)"]);
+        assert_eq!(targets_of("TCP", 5432, &[]), ["127.0.0.1:5432 (TCP)"]);
+        assert_eq!(targets_of("UDP", 8080, &[]), ["127.0.0.1:8080 (UDP)"]);
         let both = ["127.0.0.2", "::1"];
         assert_eq!(targets_of("HTTP", 9000, &both), ["127.0.0.2:9000 (HTTP)", "[::1]:9000 (HTTP)"]);
         let several = ["127.0.0.1", "127.0.0.2"];
@@ -156,6 +173,8 @@ mod tests {
     fn port_that_no_gateway_may_open_is_refused_with_the_reason() {
         for (protocol, port, addresses, wanted) in [
             ("HTTPS", 8080, &[][..], "another protocol"),
+            ("TLS", 8443, &[], "another protocol"),
+            ("TCP", 8080, &[], "another protocol"),
             ("HTTP", 8443, &["0.0.0.0"], "another protocol"),
             ("HTTP", 9090, &[], "--admin"),
             ("HTTP", 22, &[], "--gateway-ports 80,443,1024-65535,22"),
@@ -164,6 +183,6 @@ mod tests {
             let refused = targets_of(protocol, port, addresses).concat();
             assert!(refused.starts_with(PORT_UNAVAILABLE) && refused.contains(wanted), "{protocol} {port}: {refused}");
         }
-        assert!(targets_of("TCP", 5432, &[]).concat().starts_with("UnsupportedProtocol"));
+        assert!(targets_of("SCTP", 5432, &[]).concat().starts_with("UnsupportedProtocol"));
     }
 }

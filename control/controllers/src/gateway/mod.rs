@@ -5,6 +5,7 @@
 //! hosts of the appliance. On any other port it is opened at run time ([`listener_book`]), and its hosts are its own.
 
 mod attachment;
+mod backend_tls;
 mod backends;
 mod class;
 mod conditions;
@@ -25,15 +26,18 @@ mod route_store;
 mod routes;
 mod rule_compiler;
 mod rule_filters;
+mod stream_routes;
 mod watches;
 
 use std::sync::Arc;
 
 use crate::controller::Controller;
+use backend_tls::BackendTlsPolicyController;
 use listener_book::ListenerBook;
 use route_store::RouteStore;
 use types::gateway_api::grpc_route::GrpcRoute;
 use types::gateway_api::http_route::HttpRoute;
+use types::gateway_api::stream_route::{TcpRoute, TlsRoute, UdpRoute};
 
 /// The controllers of Gateway API, in the order in which a start restores their state.
 pub(crate) fn controllers() -> Vec<Box<dyn Controller>> {
@@ -42,6 +46,10 @@ pub(crate) fn controllers() -> Vec<Box<dyn Controller>> {
         Box::new(class::GatewayClassController),
         Box::new(gateways::GatewayController::new(Arc::clone(&store), Arc::clone(&book))),
         Box::new(routes::GatewayRouteController::<HttpRoute>::new(Arc::clone(&store), Arc::clone(&book))),
-        Box::new(routes::GatewayRouteController::<GrpcRoute>::new(store, book)),
+        Box::new(routes::GatewayRouteController::<GrpcRoute>::new(Arc::clone(&store), Arc::clone(&book))),
+        Box::new(routes::GatewayRouteController::<TlsRoute>::new(Arc::clone(&store), Arc::clone(&book))),
+        Box::new(routes::GatewayRouteController::<TcpRoute>::new(Arc::clone(&store), Arc::clone(&book))),
+        Box::new(routes::GatewayRouteController::<UdpRoute>::new(Arc::clone(&store), book)),
+        Box::new(BackendTlsPolicyController::new(store)),
     ]
 }

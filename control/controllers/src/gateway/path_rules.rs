@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use contract::table::{MatchRegex, PathMatch, RequestMatch, ValueMatch};
 
-use super::backends::{self, RefererRoute};
+use super::backends::{self, RefererRoute, ResolvedBackend};
 use super::conditions::ConditionRefusal;
-use super::route_kind::GatewayRoute;
+use super::route_kind::{GatewayRoute, RouteTransport};
 use super::route_store::RouteReferences;
 use super::rule_compiler::{CompiledRules, RuleCompiler, UNSUPPORTED_VALUE, invalid};
 use super::rule_filters;
@@ -20,10 +20,10 @@ const WEIGHT_FACTOR: u64 = 100;
 
 pub(super) fn compile<R: GatewayRoute>(
     context: &ControllerContext,
-    route: &R,
+    (route, transport): (&R, RouteTransport),
     references: &mut RouteReferences,
 ) -> CompiledRules {
-    let referer = RefererRoute { kind: R::KIND, namespace: namespace(route.meta()), protocol: R::PROTOCOL };
+    let referer = RefererRoute { kind: R::KIND, namespace: namespace(route.meta()), transport };
     let mut compiler = RuleCompiler { context, referer, references, compiled: CompiledRules::default() };
     for rule in route.rules() {
         compiler.add(&rule);
@@ -75,7 +75,8 @@ impl RuleCompiler<'_> {
         for reference in &rule.backend_refs {
             let filters = rule_filters::compile(self, &reference.filters, None, path).map(Arc::new);
             match backends::resolve(self.context, self.referer, &reference.backend, self.references) {
-                Ok(keys) => shares.extend(weighted(reference, &keys, filters.as_ref())),
+                Ok(ResolvedBackend::Keys(keys)) => shares.extend(weighted(reference, &keys, filters.as_ref())),
+                Ok(ResolvedBackend::TlsRefused) => shares.push(invalid_backend(weight(reference))),
                 Err(refusal) => {
                     self.compiled.unresolved.get_or_insert(refusal);
                     shares.push(invalid_backend(weight(reference)));

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use contract::listener_sockets::ListenerSpec;
 use contract::table::{Protocol, RequestTimeouts};
+use contract::tls::TlsClientConfig;
 use jiff::Timestamp;
 
 use crate::publish::{HostConflict, HostRule, ListenerHostname, PathRule, Publisher};
@@ -34,8 +35,17 @@ pub(super) enum Dependency {
     Grants(String),
 }
 
+/// How a core Service is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ServiceAddresses {
+    pub(super) protocol: Protocol,
+    /// With it the addresses are reached by TLS.
+    pub(super) trust: Option<Arc<TlsClientConfig>>,
+    pub(super) addresses: Vec<SocketAddr>,
+}
+
 /// The addresses of core Services, by the keys of their backends.
-pub(super) type BackendAddresses = BTreeMap<String, (Protocol, Vec<SocketAddr>)>;
+pub(super) type BackendAddresses = BTreeMap<String, ServiceAddresses>;
 
 /// The objects that a route refers to.
 #[derive(Debug, Default)]
@@ -97,6 +107,8 @@ struct RouteStoreState {
     conflicts: BTreeMap<RuleHost, HostConflict>,
     /// Hosts that another object had, and that are published now.
     admitted_hosts: BTreeSet<RuleHost>,
+    /// Namespace and name of Services that other Gateways may lead to now.
+    moved_services: BTreeSet<(String, String)>,
 }
 
 /// What is stored elsewhere for one route.
@@ -133,14 +145,35 @@ impl RouteStore {
         for dependency in &dependencies {
             state.dependents.entry(dependency.clone()).or_default().insert(item.clone());
         }
-        let changed = listeners.symmetric_difference(&before).map(|(gateway, _)| gateway.clone()).collect();
+        let changed: BTreeSet<_> =
+            listeners.symmetric_difference(&before.listeners).map(|(gateway, _)| gateway.clone()).collect();
+        let services = services_in(&dependencies);
+        if !changed.is_empty() || services != before.services {
+            state.moved_services.extend(services.into_iter().chain(before.services));
+        }
         state.routes.insert(item.clone(), StoredRoute { precedence, hosts, listeners, dependencies });
         changed
     }
 
+    /// The Services that other Gateways may lead to since the last call.
+    pub(super) fn take_moved_services(&self) -> BTreeSet<(String, String)> {
+        std::mem::take(&mut self.lock().moved_services)
+    }
+
+    /// Namespace and name of each Gateway that leads to a Service.
+    pub(super) fn gateways_of(&self, namespace: &str, service: &str) -> BTreeSet<(String, String)> {
+        let state = self.lock();
+        let dependency = Dependency::Service(namespace.to_owned(), service.to_owned());
+        let routes = state.dependents.get(&dependency).into_iter().flatten().filter_map(|item| state.routes.get(item));
+        routes.flat_map(|route| &route.listeners).map(|(gateway, _)| gateway.clone()).collect()
+    }
+
     /// Forgets a route, and returns the Gateways that had it.
     pub(super) fn remove(&self, item: &WorkItem) -> BTreeSet<(String, String)> {
-        self.lock().remove(item).into_iter().map(|(gateway, _)| gateway).collect()
+        let mut state = self.lock();
+        let RemovedRoute { listeners, services } = state.remove(item);
+        state.moved_services.extend(services);
+        listeners.into_iter().map(|(gateway, _)| gateway).collect()
     }
 
     /// The routes that a change concerns.
@@ -200,10 +233,10 @@ impl RouteStore {
                 }
             }
         }
-        for (key, (protocol, addresses)) in std::mem::take(&mut state.new_addresses) {
+        for (key, ServiceAddresses { protocol, trust, addresses }) in std::mem::take(&mut state.new_addresses) {
             // Of routes that are not attached: without a rule the addresses would never be removed.
             if publisher.is_backend_in_use(&key) {
-                publisher.set_addresses(&key, (protocol, RequestTimeouts::EXTERNAL), None, &addresses);
+                publisher.set_addresses(&key, (protocol, RequestTimeouts::EXTERNAL), trust, &addresses);
             }
         }
         released
@@ -235,9 +268,9 @@ impl RouteStoreState {
             && stored().is_some_and(|stored| stored.as_slice() == rules)
     }
 
-    /// The listeners that the route had.
-    fn remove(&mut self, item: &WorkItem) -> BTreeSet<((String, String), String)> {
-        let Some(route) = self.routes.remove(item) else { return BTreeSet::new() };
+    fn remove(&mut self, item: &WorkItem) -> RemovedRoute {
+        let Some(route) = self.routes.remove(item) else { return RemovedRoute::default() };
+        let services = services_in(&route.dependencies);
         for host in route.hosts {
             if let Some(rules) = self.hosts.get_mut(&host) {
                 rules.remove(&route.precedence);
@@ -265,8 +298,24 @@ impl RouteStoreState {
                 }
             }
         }
-        route.listeners
+        RemovedRoute { listeners: route.listeners, services }
     }
+}
+
+/// What a route had.
+#[derive(Debug, Default)]
+struct RemovedRoute {
+    listeners: BTreeSet<((String, String), String)>,
+    services: BTreeSet<(String, String)>,
+}
+
+/// Namespace and name of the core Services among what a route depends on.
+fn services_in(dependencies: &BTreeSet<Dependency>) -> BTreeSet<(String, String)> {
+    let services = dependencies.iter().filter_map(|dependency| match dependency {
+        Dependency::Service(namespace, name) => Some((namespace.clone(), name.clone())),
+        _ => None,
+    });
+    services.collect()
 }
 
 #[cfg(test)]
@@ -356,7 +405,8 @@ mod tests {
                 rule.splits = vec![WeightedBackend::new("k", 1)];
             }
             let address = SocketAddr::from(([127, 0, 0, 1], 9));
-            program.references.addresses.insert("k".to_owned(), (Protocol::Http1, vec![address]));
+            let reached = ServiceAddresses { protocol: Protocol::Http1, trust: None, addresses: vec![address] };
+            program.references.addresses.insert("k".to_owned(), reached);
             program
         };
         for (hosts, is_there) in [(&["a"][..], true), (&["b"], true), (&["a"], true), (&[], false)] {
@@ -364,6 +414,27 @@ mod tests {
             store.publish(&publisher);
             assert_eq!(publisher.has_endpoints("k"), is_there, "{hosts:?}");
         }
+    }
+
+    #[test]
+    fn gateways_of_a_service_follow_its_routes() {
+        let (store, item) = (RouteStore::default(), WorkItem::new(ControllerKind::new("t"), "ns", "r"));
+        let with_service = || {
+            let mut program = program("r", 1, &["a"]);
+            program.references.dependencies.insert(Dependency::Service("ns".into(), "s".into()));
+            program
+        };
+        let service = || BTreeSet::from([("ns".to_owned(), "s".to_owned())]);
+        store.set(&item, with_service());
+        assert_eq!(store.gateways_of("ns", "s"), [("ns".to_owned(), "g".to_owned())].into());
+        assert_eq!((store.take_moved_services(), store.take_moved_services()), (service(), BTreeSet::new()));
+        store.set(&item, with_service());
+        assert!(store.take_moved_services().is_empty(), "nothing has changed");
+        store.set(&item, program("r", 1, &["a"]));
+        assert_eq!((store.take_moved_services(), store.gateways_of("ns", "s").len()), (service(), 0));
+        store.set(&item, with_service());
+        store.remove(&item);
+        assert_eq!((store.take_moved_services(), store.gateways_of("ns", "s").len()), (service(), 0));
     }
 
     #[test]

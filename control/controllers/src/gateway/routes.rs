@@ -9,13 +9,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::attachment::{AttachedListener, AttachingRoute, attach};
 use super::conditions::{ACCEPTED, ConditionRefusal, is_true};
-use super::gateways;
 use super::listener_book::ListenerBook;
 use super::path_rules;
-use super::route_kind::{GATEWAY_QUEUE, GatewayRoute};
+use super::route_kind::{GATEWAY_QUEUE, GatewayRoute, RouteTransport};
 use super::route_status::{ParentOutcome, statuses};
 use super::route_store::{Dependency, RoutePrecedence, RouteProgram, RouteReferences, RouteStore, RuleHost};
+use super::rule_compiler::CompiledRules;
 use super::watches;
+use super::{backend_tls, gateways};
 use crate::api::{Error, now};
 use crate::context::ControllerContext;
 use crate::context_change::ContextChange;
@@ -24,6 +25,7 @@ use crate::field_managers;
 use crate::publish::PathRule;
 use crate::work_queue::{ControllerKind, WorkItem};
 use contract::client_address::ClientScheme;
+use contract::table::TlsRelayMode;
 use types::gateway_api::CONTROLLER_NAME;
 use types::gateway_api::parent::ParentReference;
 use types::selector;
@@ -88,6 +90,10 @@ async fn reconcile<R: GatewayRoute>(
     for (namespace, name) in changed {
         context.enqueue(WorkItem::new(GATEWAY_QUEUE, &namespace, &name));
     }
+    for (namespace, service) in store.take_moved_services() {
+        let policies = backend_tls::policies_of(context, &namespace, &service);
+        policies.into_iter().for_each(|policy| context.enqueue(policy));
+    }
     // Other routes apply their changes meanwhile, so that a host with rules of many is published once for all.
     tokio::task::yield_now().await;
     if store.publish(&context.publisher) {
@@ -137,7 +143,7 @@ fn plan<R: GatewayRoute>(context: &ControllerContext, route: &R) -> RoutePlan {
         let not_accepted = found.map(|listeners| attached.extend(listeners)).err();
         parents.push(ParentOutcome { parent: parent.clone(), not_accepted });
     }
-    let compiled = path_rules::compile(context, route, &mut references);
+    let (rules, compiled) = compile(context, route, &attached, &mut references);
     if let Some(refusal) = compiled.unsupported {
         for parent in parents.iter_mut().filter(|parent| parent.not_accepted.is_none()) {
             parent.not_accepted = Some(refusal.clone());
@@ -150,11 +156,33 @@ fn plan<R: GatewayRoute>(context: &ControllerContext, route: &R) -> RoutePlan {
             name: name(meta).to_owned(),
             kind: R::KIND,
         },
-        rules: rules_by_host(&attached, &compiled.rules),
+        rules,
         listeners: attached.into_iter().map(|listener| (listener.gateway, listener.section)).collect(),
         references,
     };
     RoutePlan { program, outcomes: Outcomes { parents, unresolved: compiled.unresolved } }
+}
+
+/// The rules for the hosts of the listeners. Those of listeners that do not read TLS have backends of their own.
+fn compile<R: GatewayRoute>(
+    context: &ControllerContext,
+    route: &R,
+    attached: &[AttachedListener],
+    references: &mut RouteReferences,
+) -> (BTreeMap<RuleHost, Vec<PathRule>>, CompiledRules) {
+    let is_unread = |listener: &&AttachedListener| listener.relay == Some(TlsRelayMode::Passthrough);
+    let (unread, read): (Vec<_>, Vec<_>) = attached.iter().partition(is_unread);
+    if unread.is_empty() {
+        let compiled = path_rules::compile(context, (route, R::TRANSPORT), references);
+        return (rules_by_host(&read, &compiled.rules), compiled);
+    }
+    let compiled = path_rules::compile(context, (route, RouteTransport::TlsPassthrough), references);
+    let mut rules = rules_by_host(&unread, &compiled.rules);
+    if !read.is_empty() {
+        let compiled = path_rules::compile(context, (route, R::TRANSPORT), references);
+        rules.extend(rules_by_host(&read, &compiled.rules));
+    }
+    (rules, compiled)
 }
 
 /// The listeners of one parent that the route attaches to; `None`: the parent is not ours.
@@ -187,7 +215,7 @@ fn selects(context: &ControllerContext, selector: &LabelSelector, ns: &str) -> b
 }
 
 /// The rules for each host of the listeners, for requests that come in by the listeners' schemes.
-fn rules_by_host(attached: &[AttachedListener], rules: &[PathRule]) -> BTreeMap<RuleHost, Vec<PathRule>> {
+fn rules_by_host(attached: &[&AttachedListener], rules: &[PathRule]) -> BTreeMap<RuleHost, Vec<PathRule>> {
     let mut schemes: BTreeMap<RuleHost, (bool, bool)> = BTreeMap::new();
     for listener in attached {
         for (target, host) in

@@ -8,7 +8,7 @@ use contract::table::{
     RouteReply,
 };
 
-use super::backends;
+use super::backends::{self, ResolvedBackend};
 use super::conditions::ConditionRefusal;
 use super::rule_compiler::{RuleCompiler, UNSUPPORTED_VALUE, invalid};
 use crate::publish::{MirrorRule, MirrorRuleDestination, RouteFilterRule, RuleTimeouts};
@@ -114,7 +114,8 @@ fn mirror_rule(
     let fraction = fraction(mirror)?;
     let found = backends::resolve(compiler.context, compiler.referer, &mirror.backend_ref, compiler.references);
     let keys = match found {
-        Ok(keys) => keys,
+        Ok(ResolvedBackend::Keys(keys)) => keys,
+        Ok(ResolvedBackend::TlsRefused) => return Ok(None),
         Err(refusal) => {
             compiler.compiled.unresolved.get_or_insert(refusal);
             return Ok(None);

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Endpoints, Namespace, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Endpoints, Namespace, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
+use super::backend_tls;
 use super::infrastructure;
 use super::route_kind::{GATEWAY_QUEUE, GatewayRoute};
 use super::route_store::{Dependency, RouteStore};
@@ -13,6 +14,7 @@ use crate::context_change::ContextChange;
 use crate::controller::{Watches, item_of, items_in, newest};
 use crate::names::SERVICE_NAME;
 use crate::work_queue::WorkItem;
+use types::gateway_api::backend_tls_policy::BackendTlsPolicy;
 use types::gateway_api::gateway::Gateway;
 use types::gateway_api::gateway_class::GatewayClass;
 use types::gateway_api::reference_grant::ReferenceGrant;
@@ -101,6 +103,19 @@ pub(super) fn register_routes<'a, R: GatewayRoute>(
             Some(own(service_of(namespace(&slice.metadata), label(&slice.metadata, SERVICE_NAME)?)))
         });
         both.flatten().collect::<Vec<_>>()
+    });
+    let services = move |ns: &str, services: Vec<String>| -> Vec<WorkItem> {
+        services.iter().flat_map(|service| own(service_of(ns, service))).collect()
+    };
+    watches.enqueue::<BackendTlsPolicy, _>(move |change| {
+        let concerned = backend_tls::services_of(change);
+        concerned.iter().flat_map(|(ns, service)| own(service_of(ns, service))).collect::<Vec<_>>()
+    });
+    watches.enqueue_by_name::<ConfigMap>(move |ns, map| {
+        services(ns, backend_tls::services_that_trust(context, ns, "ConfigMap", map))
+    });
+    watches.enqueue_by_name::<Secret>(move |ns, secret| {
+        services(ns, backend_tls::services_that_trust(context, ns, "Secret", secret))
     });
     watches.enqueue_by_name::<Route>(move |ns, route| own(Dependency::KnativeRoute(ns.to_owned(), route.to_owned())));
     watches.enqueue_on(ContextChange::HostsReleased, move || {

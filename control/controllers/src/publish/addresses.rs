@@ -119,7 +119,9 @@ impl Publisher {
         unrestricted: bool,
     ) {
         self.update(|model| {
-            let known = model.backends.get(key).map(|entry| entry.endpoints.clone()).unwrap_or_default();
+            // A connection that was opened with other trust must not be used again: pools know connections by endpoint.
+            let known = model.backends.get(key).filter(|entry| entry.trust == trust);
+            let known = known.map(|entry| entry.endpoints.clone()).unwrap_or_default();
             let spec = BackendSpec { concurrency_max: 0, when_empty: NoEndpointPolicy::Refuse, protocol, timeouts };
             // One that stays keeps its connections and its count.
             let endpoints: Vec<_> = addresses

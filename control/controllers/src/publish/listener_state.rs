@@ -1,10 +1,10 @@
 //! What a listener that is opened at run time has in the table, and the hostnames that its routes belong to.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use contract::listener_sockets::{ListenerId, ListenerSockets, ListenerSpec};
-use contract::table::{Route, RoutingTable, TableListener};
+use contract::table::{Route, RoutingTable, TableListener, TlsRelayMode};
 use contract::tls::TlsIdentity;
 
 /// What a listener has beside its routes. The default closes it.
@@ -15,6 +15,8 @@ pub struct ListenerState {
     pub hostnames: BTreeSet<String>,
     /// By hostname.
     pub certificates: Vec<(String, TlsIdentity)>,
+    /// How connections for a hostname are relayed; others carry HTTP.
+    pub relay_modes: BTreeMap<String, TlsRelayMode>,
 }
 
 /// A hostname of a listener, which has routes of its own.
@@ -33,7 +35,10 @@ impl PartialEq for ListenerState {
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             (one, other) => one.is_none() && other.is_none(),
         };
-        same_sockets && self.hostnames == other.hostnames && self.certificates == other.certificates
+        same_sockets
+            && self.hostnames == other.hostnames
+            && self.certificates == other.certificates
+            && self.relay_modes == other.relay_modes
     }
 }
 

@@ -26,6 +26,7 @@ impl Publisher {
             state.certificates.iter().for_each(|(host, identity)| certificates.insert(host, identity.clone()));
             let listener = model.table.listener_mut(id, spec);
             listener.set_hostnames(&state.hostnames);
+            listener.set_relay_modes(&state.relay_modes);
             listener.certificates = Arc::new(certificates);
             listener.sockets.clone_from(&state.sockets);
             model.table.remove_unused_listener(id);

@@ -3,16 +3,21 @@
 //! Their schemas, limits, defaults and rules are upstream's own definitions ([`UpstreamDefinition`]). The types here are what
 //! the controllers read of the objects.
 
+pub mod backend_tls_policy;
 pub mod gateway;
 pub mod gateway_class;
 pub mod grpc_route;
 pub mod http_filter;
 pub mod http_route;
 pub mod parent;
+pub mod policy;
 pub mod reference;
 pub mod reference_grant;
+pub mod stream_route;
 
+use backend_tls_policy::BackendTlsPolicy;
 use serde_json::Value;
+use stream_route::{TcpRoute, TlsRoute, UdpRoute};
 
 use crate::custom_kinds::UpstreamDefinition;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, VersionConversion};
@@ -44,18 +49,29 @@ static HTTP_ROUTE: UpstreamDefinition = UpstreamDefinition::new(include_str!("de
 static GRPC_ROUTE: UpstreamDefinition = UpstreamDefinition::new(include_str!("definitions/grpc_route.json"));
 static REFERENCE_GRANT: UpstreamDefinition = UpstreamDefinition::new(include_str!("definitions/reference_grant.json"));
 
+static BACKEND_TLS_POLICY: UpstreamDefinition =
+    UpstreamDefinition::new(include_str!("definitions/backend_tls_policy.json"));
+
+static TLS_ROUTE: UpstreamDefinition = UpstreamDefinition::new(include_str!("definitions/tls_route.json"));
+static TCP_ROUTE: UpstreamDefinition = UpstreamDefinition::new(include_str!("definitions/tcp_route.json"));
+static UDP_ROUTE: UpstreamDefinition = UpstreamDefinition::new(include_str!("definitions/udp_route.json"));
+
 /// A column as upstream's definitions have it.
 const fn upstream_column(name: &'static str, path: &'static str) -> PrinterColumn {
     PrinterColumn { custom: Some(CustomColumn { description: "", format: "" }), ..column(name, path) }
 }
 
-/// The rows of the kinds. The version v1beta1 of a kind has the fields of v1.
+/// The rows of the kinds. The older versions of a kind have the fields of v1.
 #[must_use]
 pub fn entries() -> Vec<KindEntry> {
     let gateway_class = KindEntry::of::<gateway_class::GatewayClass>().defined_by(&GATEWAY_CLASS);
     let gateway = KindEntry::of::<gateway::Gateway>().defined_by(&GATEWAY);
     let http_route = KindEntry::of::<http_route::HttpRoute>().defined_by(&HTTP_ROUTE);
     let reference_grant = KindEntry::of::<reference_grant::ReferenceGrant>().defined_by(&REFERENCE_GRANT);
+    let backend_tls_policy = KindEntry::of::<BackendTlsPolicy>().defined_by(&BACKEND_TLS_POLICY);
+    let tls_route = KindEntry::of::<TlsRoute>().defined_by(&TLS_ROUTE);
+    let tcp_route = KindEntry::of::<TcpRoute>().defined_by(&TCP_ROUTE);
+    let udp_route = KindEntry::of::<UdpRoute>().defined_by(&UDP_ROUTE);
     vec![
         gateway_class,
         gateway_class.version::<gateway_class::GatewayClass>(&gateway_class::BETA, &gateway_class::FROM_BETA),
@@ -66,6 +82,15 @@ pub fn entries() -> Vec<KindEntry> {
         KindEntry::of::<grpc_route::GrpcRoute>().defined_by(&GRPC_ROUTE),
         reference_grant,
         reference_grant.version::<reference_grant::ReferenceGrant>(&reference_grant::BETA, &reference_grant::FROM_BETA),
+        backend_tls_policy,
+        backend_tls_policy.version::<BackendTlsPolicy>(&backend_tls_policy::ALPHA, &backend_tls_policy::FROM_ALPHA),
+        tls_route,
+        tls_route.version::<TlsRoute>(&stream_route::TLS_ALPHA3, &stream_route::FROM_TLS_ALPHA),
+        tls_route.version::<TlsRoute>(&stream_route::TLS_ALPHA2, &stream_route::FROM_TLS_ALPHA),
+        tcp_route,
+        tcp_route.version::<TcpRoute>(&stream_route::TCP_ALPHA, &stream_route::FROM_TCP_ALPHA),
+        udp_route,
+        udp_route.version::<UdpRoute>(&stream_route::UDP_ALPHA, &stream_route::FROM_UDP_ALPHA),
     ]
 }
 

@@ -25,6 +25,26 @@ pub struct TableListener {
     pub certificates: Arc<CertificateStore>,
     /// By [`hostname_key`].
     hostnames: BTreeMap<Box<str>, Arc<HostnameRoutes>>,
+    /// Of hostnames whose connections are relayed, by [`hostname_key`].
+    relay_modes: BTreeMap<Box<str>, TlsRelayMode>,
+}
+
+/// How connections of TLS are relayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsRelayMode {
+    /// Unread, to a server that makes the handshake.
+    Passthrough,
+    /// Without TLS, which ends here.
+    Terminate,
+}
+
+/// What becomes of a connection of TLS.
+#[derive(Debug, Clone)]
+pub enum TlsTarget {
+    /// It carries HTTP.
+    Http,
+    /// It is relayed. `None`: no route has the server name.
+    Relay(TlsRelayMode, Option<Arc<Route>>),
 }
 
 /// The routes of one hostname of a listener. In Gateway API listeners of one port differ by their hostname, and each has
@@ -42,7 +62,13 @@ pub struct HostnameRoutes {
 impl TableListener {
     #[must_use]
     pub fn new(spec: ListenerSpec) -> Self {
-        Self { spec, sockets: None, certificates: Arc::default(), hostnames: BTreeMap::new() }
+        Self {
+            spec,
+            sockets: None,
+            certificates: Arc::default(),
+            hostnames: BTreeMap::new(),
+            relay_modes: BTreeMap::new(),
+        }
     }
 
     /// Replaces the hostnames: `*`, names, and `*.PARENT`, in lower case. Routes of other hostnames are not served.
@@ -58,6 +84,37 @@ impl TableListener {
             }
         }
         self.hostnames.retain(|_, routes| !routes.is_unused());
+    }
+
+    /// Replaces the hostnames whose connections are relayed.
+    pub fn set_relay_modes(&mut self, modes: &BTreeMap<String, TlsRelayMode>) {
+        self.relay_modes = modes.iter().map(|(hostname, mode)| (hostname_key(hostname).into(), *mode)).collect();
+    }
+
+    /// Whether connections of TLS may be relayed, so that their server name decides who makes the handshake.
+    #[inline]
+    #[must_use]
+    pub fn relays_tls(&self) -> bool {
+        !self.relay_modes.is_empty()
+    }
+
+    /// What becomes of a connection for this server name, which is in lower case.
+    #[must_use]
+    pub fn tls_target(&self, server_name: Option<&str>) -> TlsTarget {
+        let Some((hostname, routes)) = self.open_hostname(server_name) else {
+            // Where HTTP is served too, the certificate decides.
+            let is_http = self.hostnames.keys().any(|hostname| !self.relay_modes.contains_key(hostname));
+            return if is_http { TlsTarget::Http } else { TlsTarget::Relay(TlsRelayMode::Passthrough, None) };
+        };
+        let Some(mode) = self.relay_modes.get(hostname) else { return TlsTarget::Http };
+        let named = server_name.and_then(|name| routes.hosts.find(name));
+        TlsTarget::Relay(*mode, named.or(routes.any_host.as_ref()).cloned())
+    }
+
+    /// The route of all connections or datagrams, of a listener for TCP or UDP.
+    #[must_use]
+    pub fn any_route(&self) -> Option<&Arc<Route>> {
+        self.routes_of(None)?.any_host.as_ref()
     }
 
     /// Puts a route at a host of a hostname, or removes what is there.
@@ -232,6 +289,39 @@ mod tests {
         }
         let all = listener(&["*", "a.test"]);
         assert!(all.is_misdirected(None, "a.test") && !all.is_misdirected(None, "b.test"));
+    }
+
+    #[test]
+    fn server_name_decides_who_makes_the_handshake() {
+        let mut listener = listener(&["http.test", "*.relay.test", "end.test", "empty.test"]);
+        listener.set_route("empty.test", "empty.test", None);
+        assert!(!listener.relays_tls());
+        let modes = [
+            ("*.relay.test", TlsRelayMode::Passthrough),
+            ("end.test", TlsRelayMode::Terminate),
+            ("empty.test", TlsRelayMode::Terminate),
+        ];
+        listener.set_relay_modes(&modes.map(|(hostname, mode)| (hostname.to_owned(), mode)).into());
+        assert!(listener.relays_tls());
+        let target = |name: Option<&str>| match listener.tls_target(name) {
+            TlsTarget::Http => "http".to_owned(),
+            TlsTarget::Relay(mode, route) => {
+                format!("{mode:?} {}", route.and_then(|route| route.hash.clone()).as_deref().unwrap_or("none"))
+            }
+        };
+        assert_eq!(target(Some("http.test")), "http");
+        assert_eq!(target(Some("a.b.relay.test")), "Passthrough *.relay.test");
+        assert_eq!(target(Some("end.test")), "Terminate end.test");
+        assert_eq!(target(Some("empty.test")), "Terminate none");
+        assert_eq!((target(Some("other.test")), target(None)), ("http".to_owned(), "http".to_owned()));
+        listener.set_hostnames(&["*.relay.test".to_owned(), "end.test".to_owned(), "empty.test".to_owned()].into());
+        listener.set_route("http.test", "http.test", None);
+        assert_eq!((target_of(&listener, Some("other.test")), target_of(&listener, None)), (true, true));
+    }
+
+    /// Whether such a connection is refused.
+    fn target_of(listener: &TableListener, name: Option<&str>) -> bool {
+        matches!(listener.tls_target(name), TlsTarget::Relay(_, None))
     }
 
     #[test]

@@ -119,6 +119,12 @@ impl Route {
         self.shares(self.branch(request))
     }
 
+    /// The shares of a connection or a UDP session, which no request describes.
+    #[must_use]
+    pub fn connection_shares(&self) -> &[BackendShare] {
+        self.branches.first().map_or(&self.splits, |branch| &branch.splits)
+    }
+
     /// The HTTPS port to redirect clients without TLS to, for requests that take this branch, or none.
     #[inline]
     #[must_use]

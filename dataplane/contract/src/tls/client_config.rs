@@ -8,13 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier, verify_server_name};
+use rustls::client::{Resumption, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, version};
 
+use super::pinned_certificate::is_pinned;
+use super::subject_name::{SubjectName, SubjectNameVerifier};
+use super::trust_error::TrustError;
 use super::verification_error;
 
 /// Sessions kept for resumption, for all cores and all targets with the same authorities. The store has a lock, which
@@ -26,8 +29,31 @@ pub struct CertificateAuthorities {
     config: Arc<ClientConfig>,
     /// `None`: the verification depends on more than these and the name.
     roots: Option<Arc<RootCertStore>>,
-    /// The protocol to agree on, if the peer supports ALPN.
-    protocol: &'static [u8],
+    protocol: ApplicationProtocol,
+}
+
+/// The protocol to agree on, if the peer supports ALPN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ApplicationProtocol {
+    Http1,
+    Http2,
+    /// Nothing is agreed on: the bytes are those of others.
+    Unnamed,
+}
+
+impl ApplicationProtocol {
+    /// As ALPN names it.
+    fn name(self) -> &'static [u8] {
+        match self {
+            Self::Http1 => b"http/1.1",
+            Self::Http2 => b"h2",
+            Self::Unnamed => b"",
+        }
+    }
+
+    fn of_http(speaks_http2: bool) -> Self {
+        if speaks_http2 { Self::Http2 } else { Self::Http1 }
+    }
 }
 
 /// Opens TLS connections to the instances of a backend or to a subscriber, and accepts only peers that prove the
@@ -38,23 +64,6 @@ pub struct TlsClientConfig {
     id: u64,
 }
 
-/// Why the trust configuration is invalid.
-#[derive(Debug, thiserror::Error)]
-pub enum TrustError {
-    #[error("the certificates of the authorities are not valid PEM: {0}")]
-    Pem(pem::Error),
-    #[error("no certificate of an authority found")]
-    NoAuthorities,
-    #[error("invalid certificate of an authority: {0}")]
-    Authority(rustls::Error),
-    #[error("{0:?} is neither a DNS name nor an address")]
-    Name(String),
-    #[error("TLS: {0}")]
-    Tls(rustls::Error),
-    #[error("the authorities cannot be used: {0}")]
-    Authorities(VerifierBuilderError),
-}
-
 impl CertificateAuthorities {
     /// These authorities, for peers that speak HTTP/2 or HTTP/1.1. A peer may also show exactly one of these certificates, although
     /// it is an authority's.
@@ -63,18 +72,23 @@ impl CertificateAuthorities {
     ///
     /// `roots` is empty.
     pub fn new(roots: RootCertStore, speaks_http2: bool) -> Result<Self, TrustError> {
+        Self::for_protocol(roots, ApplicationProtocol::of_http(speaks_http2))
+    }
+
+    fn for_protocol(roots: RootCertStore, protocol: ApplicationProtocol) -> Result<Self, TrustError> {
         if roots.is_empty() {
             return Err(TrustError::NoAuthorities);
         }
         let roots = Arc::new(roots);
-        let protocol: &[u8] = if speaks_http2 { b"h2" } else { b"http/1.1" };
         let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])
             .map_err(TrustError::Tls)?
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(PinnedVerifier::new(Arc::clone(&roots))?))
             .with_no_client_auth();
-        config.alpn_protocols = vec![protocol.to_vec()];
+        if protocol != ApplicationProtocol::Unnamed {
+            config.alpn_protocols = vec![protocol.name().to_vec()];
+        }
         config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
         Ok(Self { config: Arc::new(config), roots: Some(roots), protocol })
     }
@@ -125,6 +139,26 @@ impl TlsClientConfig {
         Self::by(Arc::new(made), names.first().copied().unwrap_or_default())
     }
 
+    /// For peers whose certificate is signed by one of the `roots` and has one of the `names`; without names, `server_name`.
+    ///
+    /// # Errors
+    ///
+    /// There are no roots, or the server name is invalid.
+    pub fn for_subject(
+        roots: RootCertStore,
+        server_name: &str,
+        names: Vec<SubjectName>,
+        protocol: ApplicationProtocol,
+    ) -> Result<Self, TrustError> {
+        let mut made = CertificateAuthorities::for_protocol(roots.clone(), protocol)?;
+        if !names.is_empty() {
+            let mut config = (*made.config).clone();
+            config.dangerous().set_certificate_verifier(Arc::new(SubjectNameVerifier::new(Arc::new(roots), names)?));
+            (made.config, made.roots) = (Arc::new(config), None);
+        }
+        Self::by(Arc::new(made), server_name)
+    }
+
     /// For peers that prove `name`: a DNS name, or an address, with IPv6 in brackets or not.
     ///
     /// # Errors
@@ -171,10 +205,10 @@ impl TlsClientConfig {
     /// It is another one. A peer without ALPN speaks HTTP/1.1; HTTP/2 has to be agreed on (RFC 9113 3.2).
     pub fn check_protocol(&self, agreed: Option<&[u8]>) -> Result<(), String> {
         let protocol = self.authorities.protocol;
-        if agreed == Some(protocol) || (agreed.is_none() && protocol == b"http/1.1") {
-            Ok(())
-        } else {
-            Err(format!("the instance does not support {}", String::from_utf8_lossy(protocol)))
+        match agreed {
+            None if protocol != ApplicationProtocol::Http2 => Ok(()),
+            Some(agreed) if agreed == protocol.name() => Ok(()),
+            _ => Err(format!("the instance does not support {}", String::from_utf8_lossy(protocol.name()))),
         }
     }
 }
@@ -191,12 +225,6 @@ impl PinnedVerifier {
         let chain = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::new(default_provider()));
         Ok(Self { chain: chain.build().map_err(TrustError::Authorities)?, roots })
     }
-
-    /// Whether the certificate is a trusted one: of the same subject, with the same key.
-    fn is_pinned(&self, own: &CertificateDer<'_>) -> bool {
-        let mut alone = RootCertStore::empty();
-        alone.add(own.clone().into_owned()).is_ok() && alone.roots.iter().all(|one| self.roots.roots.contains(one))
-    }
 }
 
 impl ServerCertVerifier for PinnedVerifier {
@@ -210,7 +238,7 @@ impl ServerCertVerifier for PinnedVerifier {
     ) -> Result<ServerCertVerified, rustls::Error> {
         match self.chain.verify_server_cert(own, between, name, ocsp, now) {
             // Its validity was checked before that.
-            Err(why) if verification_error::is_authority_as_server(&why) && self.is_pinned(own) => {
+            Err(why) if verification_error::is_authority_as_server(&why) && is_pinned(own, &self.roots) => {
                 verify_server_name(&ParsedCertificate::try_from(own)?, name)?;
                 Ok(ServerCertVerified::assertion())
             }

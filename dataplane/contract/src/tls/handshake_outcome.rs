@@ -17,12 +17,14 @@ pub enum HandshakeOutcome {
     Overload,
     /// The client closed the connection.
     Gone,
+    /// None was made here: the server that the client named makes it.
+    Forwarded,
 }
 
 impl HandshakeOutcome {
     /// Names in metrics, in the order of the variants.
-    pub const NAMES: [&'static str; 7] =
-        ["full", "resumed", "failed", "not_tls", "timeout", "overload", "client_closed"];
+    pub const NAMES: [&'static str; 8] =
+        ["full", "resumed", "failed", "not_tls", "timeout", "overload", "client_closed", "forwarded"];
 
     #[must_use]
     pub fn index(self) -> usize {
@@ -40,6 +42,7 @@ mod tests {
             (HandshakeOutcome::Full, "full"),
             (HandshakeOutcome::Plain, "not_tls"),
             (HandshakeOutcome::Gone, "client_closed"),
+            (HandshakeOutcome::Forwarded, "forwarded"),
         ] {
             assert_eq!(HandshakeOutcome::NAMES[outcome.index()], name);
         }

@@ -13,11 +13,14 @@ use rustls::HandshakeKind;
 
 use super::client_hello::{self, ClientHello};
 use super::handshake_limiter::{HandshakeLimiter, HandshakePermit};
+use super::server_name_reader::{self, NamedHello};
 use super::{HandshakeOutcome, TlsLimits, TlsServerConfig, TlsStream};
 
 pub struct TlsAcceptor {
     ring: Ring,
     server_config: TlsServerConfig,
+    /// For connections that are relayed.
+    relay_config: TlsServerConfig,
     handshake_limiter: HandshakeLimiter,
     limits: TlsLimits,
     counters: Arc<CoreCounters>,
@@ -27,7 +30,8 @@ impl TlsAcceptor {
     #[must_use]
     pub fn new(ring: &Ring, server_config: TlsServerConfig, limits: TlsLimits, counters: Arc<CoreCounters>) -> Self {
         let limiter = HandshakeLimiter::new(limits.handshakes_max);
-        Self { ring: ring.clone(), server_config, handshake_limiter: limiter, limits, counters }
+        let relay_config = server_config.without_protocols();
+        Self { ring: ring.clone(), server_config, relay_config, handshake_limiter: limiter, limits, counters }
     }
 
     /// Runs the handshake. Without a stream the connection is over, and the reason is counted.
@@ -37,21 +41,54 @@ impl TlsAcceptor {
 
     /// The same for a connection of which the bytes `arrived` were received already.
     pub async fn open_after(&self, stream: RingStream, arrived: Chunk) -> Option<TlsStream> {
-        let (outcome, stream) = match self.within_limits(stream, arrived).await {
+        self.open_as(&self.server_config, stream, arrived).await
+    }
+
+    /// The same for a connection whose bytes are relayed: it may speak any protocol.
+    pub async fn open_relayed(&self, stream: RingStream, arrived: Chunk) -> Option<TlsStream> {
+        self.open_as(&self.relay_config, stream, arrived).await
+    }
+
+    async fn open_as(&self, config: &TlsServerConfig, stream: RingStream, arrived: Chunk) -> Option<TlsStream> {
+        let (outcome, stream) = match self.within_limits(config, stream, arrived).await {
             Ok((kind, stream)) => (kind, Some(stream)),
             Err(outcome) => (outcome, None),
         };
-        self.counters.handshakes[outcome.index()].fetch_add(1, Relaxed);
+        self.count(outcome);
         stream
+    }
+
+    /// Reads the ClientHello of a connection. The caller decides whether the handshake is made here. Without a ClientHello the
+    /// connection is over, and the reason is counted.
+    pub async fn read_server_name(&self, stream: &RingStream, arrived: Chunk) -> Option<NamedHello> {
+        let read = async {
+            let permit = self.handshake_limiter.enter(self.ring.now()).ok_or(HandshakeOutcome::Overload)?;
+            self.in_time(&permit, server_name_reader::read(&self.ring, stream, arrived)).await
+        };
+        read.await.map_err(|outcome| self.count(outcome)).ok()
+    }
+
+    /// Counts a connection that has no handshake here.
+    pub fn count(&self, outcome: HandshakeOutcome) {
+        self.counters.handshakes[outcome.index()].fetch_add(1, Relaxed);
     }
 
     async fn within_limits(
         &self,
+        config: &TlsServerConfig,
         stream: RingStream,
         arrived: Chunk,
     ) -> Result<(HandshakeOutcome, TlsStream), HandshakeOutcome> {
         let permit = self.handshake_limiter.enter(self.ring.now()).ok_or(HandshakeOutcome::Overload)?;
-        let handshake = self.handshake((stream, arrived), &permit);
+        self.in_time(&permit, self.handshake(config, (stream, arrived), &permit)).await
+    }
+
+    /// Ends with the time for a handshake, or when the permit is taken.
+    async fn in_time<T>(
+        &self,
+        permit: &HandshakePermit<'_>,
+        handshake: impl Future<Output = Result<T, HandshakeOutcome>>,
+    ) -> Result<T, HandshakeOutcome> {
         let evicted = permit.evicted();
         let either = async {
             let (mut handshake, mut evicted) = (pin!(handshake), pin!(evicted));
@@ -66,6 +103,7 @@ impl TlsAcceptor {
 
     async fn handshake(
         &self,
+        config: &TlsServerConfig,
         (stream, arrived): (RingStream, Chunk),
         permit: &HandshakePermit<'_>,
     ) -> Result<(HandshakeOutcome, TlsStream), HandshakeOutcome> {
@@ -79,7 +117,7 @@ impl TlsAcceptor {
         permit.mark_active();
 
         let turn = self.handshake_limiter.cpu_turn().await;
-        let begun = accepted.into_connection(Arc::clone(&self.server_config.0));
+        let begun = accepted.into_connection(Arc::clone(&config.0));
         self.ring.yield_now().await;
         drop(turn);
         let session = match begun {

@@ -10,6 +10,7 @@ mod client_hello;
 mod handshake_limiter;
 mod limits;
 mod server_config;
+mod server_name_reader;
 mod stream;
 mod transport;
 
@@ -19,5 +20,6 @@ pub use contract::tls::{
 };
 pub use limits::TlsLimits;
 pub use server_config::{DefaultCertificate, TlsServerConfig, TlsVersionMin};
+pub use server_name_reader::{NamedHello, refuse_server_name};
 pub use stream::TlsStream;
 pub use transport::{ByteStream, Transport};

@@ -72,6 +72,13 @@ impl TlsServerConfig {
         Self::by(Arc::new(DefaultingCertificateResolver { tables: Arc::clone(tables), own: own.clone() }), oldest)
     }
 
+    /// The same, without a protocol to agree on. Tickets of one are valid for the other.
+    pub(super) fn without_protocols(&self) -> Self {
+        let mut config = (*self.0).clone();
+        config.alpn_protocols.clear();
+        Self(Arc::new(config))
+    }
+
     fn by(certificates: Arc<dyn ResolvesServerCert>, oldest: TlsVersionMin) -> Result<Self, rustls::Error> {
         let versions: &[_] = match oldest {
             TlsVersionMin::Tls12 => &[&version::TLS13, &version::TLS12],

@@ -12,7 +12,10 @@ use super::{AccessLogEntry, PART_BYTES_MAX};
 pub(super) fn common(out: &mut Vec<u8>, line: &AccessLogEntry<'_>) {
     let at = moment(line.at);
     put(out, format_args!("{} - - [{}] \"", line.client.ip(), at.strftime("%d/%b/%Y:%H:%M:%S %z")));
-    if line.method.is_empty() {
+    if line.received.is_some() {
+        put(out, format_args!("{} ", line.protocol));
+        escaped(out, if line.host.is_empty() { b"-" } else { line.host }, false);
+    } else if line.method.is_empty() {
         out.push(b'-');
     } else {
         escaped(out, line.method, false);
@@ -34,7 +37,10 @@ pub(super) fn json(out: &mut Vec<u8>, line: &AccessLogEntry<'_>) {
             out.push(b'"');
         }
     }
-    put(out, format_args!(",\"status\":{},\"bytes\":{}", line.status, line.bytes));
+    match line.received {
+        Some(received) => put(out, format_args!(",\"received\":{received},\"bytes\":{}", line.bytes)),
+        None => put(out, format_args!(",\"status\":{},\"bytes\":{}", line.status, line.bytes)),
+    }
     put(out, format_args!(",\"duration_us\":{}", line.duration.as_micros()));
     let waits = [("wait_us", line.waited), ("upstream_us", line.upstream)];
     for (name, wait) in waits.into_iter().filter_map(|(name, wait)| Some((name, wait?))) {
@@ -113,6 +119,25 @@ mod tests {
             "instance": "127.0.0.1:9", "trace_id": "0af7651916cd43dd8448eb211c80319c"
         });
         assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn relayed_connection_has_its_server_name_and_bytes() {
+        let relayed = AccessLogEntry {
+            protocol: "TLS",
+            method: b"",
+            host: b"a.test",
+            path: b"",
+            status: 0,
+            received: Some(7),
+            ..line()
+        };
+        assert!(text(common, &relayed).ends_with("] \"TLS a.test\" 000 12\n"));
+        let found: serde_json::Value = serde_json::from_str(&text(json, &relayed)).unwrap();
+        assert_eq!((&found["host"], &found["received"], &found["bytes"]), (&"a.test".into(), &7.into(), &12.into()));
+        assert!(found.get("status").is_none() && found.get("method").is_none());
+        let unnamed = AccessLogEntry { protocol: "TCP", host: b"", ..relayed };
+        assert!(text(common, &unnamed).ends_with("] \"TCP -\" 000 12\n"));
     }
 
     #[test]

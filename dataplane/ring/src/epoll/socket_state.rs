@@ -29,6 +29,8 @@ pub(super) struct SocketState {
     receive: Option<(OpKey, ReceiveTarget)>,
     send: Option<PendingSend>,
     hangups: Vec<OpKey>,
+    /// Waits for something to receive, which it receives itself.
+    waits_readable: Option<OpKey>,
 }
 
 /// Where received bytes go.
@@ -82,6 +84,7 @@ impl Default for SocketState {
             receive: None,
             send: None,
             hangups: Vec::new(),
+            waits_readable: None,
         }
     }
 }
@@ -115,6 +118,12 @@ impl SocketState {
         self.hangups.push(key);
     }
 
+    /// A receive has found nothing since the last report.
+    pub(super) fn wait_readable(&mut self, key: OpKey) {
+        self.readable = false;
+        self.waits_readable = Some(key);
+    }
+
     /// Sends at once what the kernel takes, and the rest when it has space.
     pub(super) fn send(&mut self, fd: RawFd, send: PendingSend, events: &mut Vec<SocketEvent>) {
         self.send = Some(send);
@@ -130,6 +139,11 @@ impl SocketState {
         }
         if self.hung_up {
             events.extend(self.hangups.drain(..).map(|key| SocketEvent::Done(key, libc::POLLRDHUP.into())));
+        }
+        if self.readable
+            && let Some(key) = self.waits_readable.take()
+        {
+            events.push(SocketEvent::Done(key, libc::POLLIN.into()));
         }
         self.try_send(fd, events);
         self.try_accept(fd, events);
@@ -152,6 +166,7 @@ impl SocketState {
             || hangups != self.hangups.len()
             || self.accept.take_if(|accept| *accept == key).is_some()
             || self.connect.take_if(|connect| *connect == key).is_some()
+            || self.waits_readable.take_if(|waits| *waits == key).is_some()
             || self.receive.take_if(|(receive, _)| *receive == key).is_some();
         if found {
             events.push(SocketEvent::Done(key, result));

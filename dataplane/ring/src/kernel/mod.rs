@@ -37,6 +37,7 @@ const SEND_FLAGS: i32 = sockets::NO_SIGNAL | libc::MSG_WAITALL;
 
 /// Requested event for the peer's end; a broken connection is reported unasked.
 const HANGUP: u32 = libc::POLLRDHUP as u32;
+const READABLE: u32 = libc::POLLIN as u32;
 
 pub(crate) struct IoUringDriver {
     // Dropped first, when nothing is in flight any more: `RingState` has waited for all operations, and our
@@ -261,6 +262,7 @@ fn entry(op: &Op) -> squeue::Entry {
         Op::DetachedSend(..) => unreachable!("detached sends are started separately"),
         Op::Shutdown(socket) => opcode::Shutdown::new(fd(socket.handle), libc::SHUT_WR).build(),
         Op::Hangup(socket) => opcode::PollAdd::new(fd(socket.handle), HANGUP).build(),
+        Op::Readable(socket) => opcode::PollAdd::new(fd(socket.handle), READABLE).build(),
         Op::Close(handle) => opcode::Close::new(fd(*handle)).build(),
         Op::Write(WriteOp { file, chunk, offset, durable }) => {
             let write = opcode::Write::new(Fd(file.as_raw_fd()), chunk.as_ptr(), length(chunk));

@@ -15,7 +15,7 @@ mod net;
 
 use std::cell::RefCell;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -154,6 +154,7 @@ impl SimState {
             }
             Op::Shutdown(socket) => net.shutdown(key, socket.handle, &mut means),
             Op::Hangup(socket) => net.hangup(key, socket.handle, &mut means),
+            Op::Readable(_) => means.finish(key, -libc::EOPNOTSUPP), // it has no datagrams
             Op::Write(write) => disk.write(key, write, &mut means),
             Op::Sync(file) => disk.sync(key, file, &mut means),
         }
@@ -242,6 +243,10 @@ impl Driver for SimDriver {
     fn adopt(&mut self, listener: TcpListener) -> io::Result<SocketHandle> {
         let address = listener.local_addr()?;
         self.state.borrow_mut().net.listen(address)
+    }
+
+    fn adopt_datagram(&mut self, _: UdpSocket) -> io::Result<SocketHandle> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     fn local_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {

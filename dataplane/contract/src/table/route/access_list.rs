@@ -1,5 +1,7 @@
 //! Which clients may use a rule, by their addresses.
 
+use std::net::IpAddr;
+
 use super::request::RouteRequest;
 use crate::forwarded_chain::client_ip;
 use crate::trusted_proxies::Network;
@@ -23,6 +25,12 @@ impl AccessList {
     pub fn admits(&self, request: &RouteRequest<'_>) -> bool {
         let (Some(peer), Some(head)) = (request.peer, request.request) else { return true };
         let Some(ip) = client_ip(head, peer) else { return self.is_empty() };
+        self.admits_address(ip)
+    }
+
+    /// Whether a client of this address may use the rule.
+    #[must_use]
+    pub fn admits_address(&self, ip: IpAddr) -> bool {
         let is_in = |networks: &[Network]| networks.iter().any(|network| network.contains(ip));
         !is_in(&self.deny) && (self.allow.is_empty() || is_in(&self.allow))
     }
