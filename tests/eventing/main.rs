@@ -19,6 +19,7 @@ mod job_sinks;
 mod keeping;
 mod links;
 mod oidc;
+mod sink_admission;
 mod sources;
 mod statuses;
 mod triggers;

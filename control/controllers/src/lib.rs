@@ -74,6 +74,7 @@ mod serverless_service;
 pub mod service;
 pub mod service_backends;
 mod service_names;
+mod sink_admission;
 pub mod sinks;
 pub mod sources;
 pub mod stream_addresses;

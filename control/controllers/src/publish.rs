@@ -26,8 +26,8 @@ use contract::request_log::RequestLog;
 use contract::service_names::ServiceNames;
 use contract::stream_admission::StreamAdmission;
 use contract::table::{
-    DeliveryPolicy, DeliveryTarget, Endpoint, EventFilter, EventsTransport, GatewayOptions, HoldReason, InitialOffset,
-    NoEndpointPolicy, Protocol, ReplyTarget, RequestTimeouts, RetentionPolicy, RoutingTable,
+    DeliveryPolicy, DeliveryTarget, Endpoint, EventFilter, EventSink, EventsTransport, GatewayOptions,
+    HoldReason, InitialOffset, NoEndpointPolicy, Protocol, ReplyTarget, RequestTimeouts, RetentionPolicy, RoutingTable,
 };
 use contract::tls::CertificateStore;
 use tokio::sync::Notify;
@@ -257,6 +257,33 @@ impl Publisher {
             true
         });
         had_hosts
+    }
+
+    /// Sets where requests for the sink at `path` on the events listener go; `None` removes it.
+    pub fn set_event_sink(&self, path: &str, sink: Option<EventSink>) {
+        self.update(|model| {
+            if model.table.event_sinks.get(path) == sink.as_ref() {
+                return false;
+            }
+            let sinks = Arc::make_mut(&mut model.table.event_sinks);
+            match sink {
+                Some(sink) => drop(sinks.insert(path.into(), sink)),
+                None => drop(sinks.remove(path)),
+            }
+            true
+        });
+    }
+
+    /// The name under which the Route `owner` is served while it is private: no client can guess it.
+    #[must_use]
+    pub fn private_host(&self, owner: &str) -> String {
+        format!("{}.{}", self.lock().table.internal_key, owner.replace(['/', ' '], ".").to_lowercase())
+    }
+
+    /// Serves the Route `owner` under its [`private_host`](Self::private_host) and no other name, or under all of its own.
+    pub fn set_private(&self, owner: &str, is_private: bool) {
+        let host = is_private.then(|| self.private_host(owner));
+        self.update(|model| model.set_private_host(owner, host));
     }
 
     pub fn set_stream(&self, path: &str, spec: StreamSpec) {

@@ -5,6 +5,7 @@
 
 mod certificate_set;
 mod endpoint;
+mod event_sink;
 mod gateway_options;
 mod hosts;
 mod not_ready;
@@ -31,6 +32,7 @@ use crate::stream_admission::StreamAdmission;
 use crate::tls::{CertificateStore, TlsClientConfig};
 pub use codec::proxy_protocol::ProxyProtocolVersion;
 pub use endpoint::{Endpoint, InstanceStart, StartupDuration};
+pub use event_sink::EventSink;
 pub use gateway_options::{ErrorPage, ErrorPages, GatewayOptions};
 pub use hosts::HostTable;
 pub use not_ready::{NotReadyHost, NotReadyHosts};
@@ -60,6 +62,8 @@ pub struct RoutingTable {
     pub any_host: Option<Arc<Route>>,
     /// By request path on the events listener: `/brokers/NAMESPACE/NAME`.
     pub streams: PersistentMap<Arc<EventStream>>,
+    /// By request path on the events listener: `/sinks/PLURAL/NAMESPACE/NAME`.
+    pub event_sinks: Arc<PersistentMap<EventSink>>,
     /// The secret in requests that streams of this process send each other. Empty: no request is accepted as internal.
     pub internal_key: Arc<str>,
     /// Pending events of streams and subscribers that were deleted; the same in every table.
