@@ -16,6 +16,7 @@ use crate::delivery::{AnySender, Delivery, SinkPolicy};
 use crate::error::Error;
 use crate::limits::SETTLE_TIMEOUT;
 use crate::parked::ParkingFile;
+use crate::responder::Responder;
 use crate::response::Backoff;
 use crate::server::{self, Handler, Request, Response, Submissions, Submitter, submissions};
 use crate::session::{self, AnyReceiver, Connects, Foreign, Requests};
@@ -32,6 +33,11 @@ pub struct Kind {
 /// Names a transport for [`main_of`].
 pub const fn kind<R: Receiver, S: Sender>(name: &'static str) -> Kind {
     Kind { name, run: || Box::pin(run::<R, S>()) }
+}
+
+/// Names an adapter that answers requests itself, for [`main_of`].
+pub const fn responder<R: Responder>(name: &'static str) -> Kind {
+    Kind { name, run: || Box::pin(crate::responder::run::<R>()) }
 }
 
 /// The program of one transport.
@@ -117,6 +123,7 @@ fn prepare<R: Receiver, S: Sender>(
             let sink = Rc::new(HttpSink::new_with_status(config, Rc::clone(status))?);
             (sink.clone(), sink)
         }
+        SenderSection::Absent => return Err(Error::config("no sink")), // read_settings has checked it
         SenderSection::Transport(section) => {
             let sender = Rc::new(S::new(section.parse()?, context)?);
             (sender.clone(), sender)
@@ -127,12 +134,7 @@ fn prepare<R: Receiver, S: Sender>(
 }
 
 async fn run<R: Receiver, S: Sender>() -> Result<(), Error> {
-    let failed = |error: std::io::Error| Error::config(format!("wait for signals: {error}"));
-    let mut signals = Signals {
-        terminate: signal(SignalKind::terminate()).map_err(failed)?,
-        interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
-        hangup: signal(SignalKind::hangup()).map_err(failed)?,
-    };
+    let mut signals = Signals::new()?;
     let settings = read_settings()?;
     let status = Rc::new(AdapterStatus::new(settings.context.qos.unwrap_or(1)));
     let (submitter, mut submissions) = submissions();
@@ -149,10 +151,21 @@ async fn run<R: Receiver, S: Sender>() -> Result<(), Error> {
     Ok(())
 }
 
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
+pub(crate) struct Signals {
+    pub(crate) terminate: Signal,
+    pub(crate) interrupt: Signal,
+    pub(crate) hangup: Signal,
+}
+
+impl Signals {
+    pub(crate) fn new() -> Result<Signals, Error> {
+        let failed = |error: std::io::Error| Error::config(format!("wait for signals: {error}"));
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate()).map_err(failed)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
+            hangup: signal(SignalKind::hangup()).map_err(failed)?,
+        })
+    }
 }
 
 /// Runs one configuration. Returns the next one after SIGHUP, `None` once the adapter is done.
@@ -215,16 +228,26 @@ async fn listen(address: SocketAddr, status: &Rc<AdapterStatus>, submitter: Opti
     Ok(())
 }
 
-async fn answer(request: Request, status: &AdapterStatus, submitter: Option<Submitter>) -> Response {
-    match (request.method.as_str(), request.path.as_str(), submitter) {
-        ("GET", "/healthz", _) => Response::new(200, "ok"),
-        ("GET", "/readyz", _) => {
+/// The response to a health check, if the request is one.
+pub(crate) fn health(request: &Request, status: &AdapterStatus) -> Option<Response> {
+    match (request.method.as_str(), request.path.as_str()) {
+        ("GET", "/healthz") => Some(Response::new(200, "ok")),
+        ("GET", "/readyz") => {
             let code = if status.is_ready() { 200 } else { 503 };
-            Response { content_type: "application/json", ..Response::new(code, status.to_json()) }
+            Some(Response { content_type: "application/json", ..Response::new(code, status.to_json()) })
         }
-        ("GET", "/metrics", _) => {
-            Response { content_type: "text/plain; version=0.0.4", ..Response::new(200, status.to_metrics()) }
+        ("GET", "/metrics") => {
+            Some(Response { content_type: "text/plain; version=0.0.4", ..Response::new(200, status.to_metrics()) })
         }
+        _ => None,
+    }
+}
+
+async fn answer(request: Request, status: &AdapterStatus, submitter: Option<Submitter>) -> Response {
+    if let Some(response) = health(&request, status) {
+        return response;
+    }
+    match (request.method.as_str(), request.path.as_str(), submitter) {
         ("POST", _, Some(submitter)) => match from_http(&request.headers, request.body) {
             Ok(events) => submitter.submit(events).await,
             Err(error) => Response::new(400, error),

@@ -10,6 +10,7 @@ mod channels;
 mod container_source;
 mod contract;
 mod delivery;
+mod event_transforms;
 mod filters;
 mod flight;
 mod flows;

@@ -34,6 +34,7 @@ mod dropped_events;
 pub mod event_filters;
 pub mod event_policy;
 pub mod event_recorder;
+mod event_transform;
 pub mod event_type;
 mod event_type_names;
 #[cfg(test)]
@@ -252,9 +253,11 @@ fn adapter_controllers() -> Vec<Box<dyn Controller>> {
     vec![
         Box::new(AdapterController::<source_kinds::adapter::AdapterSource>::default()),
         Box::new(AdapterController::<source_kinds::integration::IntegrationSource>::default()),
+        Box::new(AdapterController::<source_kinds::github::GitHubSource>::default()),
         Box::new(AdapterController::<source_kinds::redis_stream::RedisStreamSource>::default()),
         Box::new(AdapterController::<source_kinds::kafka::KafkaSource>::default()),
         Box::new(AdapterController::<source_kinds::rabbitmq::RabbitmqSource>::default()),
+        Box::new(event_transform::EventTransformController::default()),
         Box::new(AdapterSinkController::<sink_kinds::adapter::AdapterSink>::default()),
         Box::new(AdapterSinkController::<sink_kinds::kafka::KafkaSink>::default()),
         Box::new(AdapterSinkController::<sink_kinds::redis_stream::RedisStreamSink>::default()),
