@@ -15,6 +15,7 @@ mod routing_model;
 mod stream_model;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -26,7 +27,7 @@ use contract::request_log::RequestLog;
 use contract::service_names::ServiceNames;
 use contract::stream_admission::StreamAdmission;
 use contract::table::{
-    DeliveryPolicy, DeliveryTarget, Endpoint, EventFilter, EventSink, EventsTransport, GatewayOptions,
+    DeliveryPolicy, DeliveryTarget, Endpoint, EndpointAddress, EventFilter, EventSink, EventsTransport, GatewayOptions,
     HoldReason, InitialOffset, NoEndpointPolicy, Protocol, ReplyTarget, RequestTimeouts, RetentionPolicy, RoutingTable,
 };
 use contract::tls::CertificateStore;
@@ -135,6 +136,18 @@ impl Publisher {
             let wakes = entry.spec.as_ref().is_some_and(|spec| spec.when_empty.waits());
             wakes || !entry.endpoints.is_empty()
         })
+    }
+
+    /// The addresses of a backend's ready instances.
+    #[must_use]
+    pub fn endpoint_addresses(&self, key: &str) -> Vec<SocketAddr> {
+        let model = self.lock();
+        let endpoints = model.backends.get(key).into_iter().flat_map(|entry| &entry.endpoints);
+        let ip = |endpoint: &Arc<Endpoint>| match endpoint.address {
+            EndpointAddress::Ip(address) => Some(address),
+            EndpointAddress::Unix(_) => None,
+        };
+        endpoints.filter_map(ip).collect()
     }
 
     /// Whether a rule names a backend.

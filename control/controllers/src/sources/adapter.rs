@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::event_types;
+use super::{consumer_scaling, event_types};
 use crate::adapter_service::{
     AdapterRequest, AdapterSections, Deployment, TOKEN_FILE, deploy, owner_item, remove_state, remove_unused_state,
     service_name,
@@ -37,8 +37,11 @@ impl<A: NamespacedObject + ResourceStrategy + AdapterBacked> Controller for Adap
         ControllerKind::new(A::META.kind)
     }
 
-    fn watches<'a>(&'a self, _: &'a ControllerContext, watches: &mut Watches<'a>) {
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches.own_primary(self.kind(), &self.cache);
+        if A::HAS_CONSUMERS {
+            watches.task(consumer_scaling::run(context, &self.cache));
+        }
         watches.enqueue::<Service, _>(|change| owner_item(newest(change)?, A::META.kind));
     }
 
