@@ -3,12 +3,10 @@
 
 use std::rc::Rc;
 
-use bytes::Bytes;
 use futures_util::future::LocalBoxFuture;
 use serde::de::DeserializeOwned;
 use tokio::net::TcpListener;
 
-use crate::binding::from_http;
 use crate::config::{self, AdapterSettings, Context, SenderSection};
 use crate::error::{Error, SendError};
 use crate::event::Event;
@@ -16,6 +14,7 @@ use crate::limits::RESPONSE_TIME;
 use crate::run::{Signals, health};
 use crate::server::{self, Handler, Request, Response};
 use crate::sink::HttpSink;
+use crate::sink_reply::SinkReply;
 use crate::status::{AdapterStatus, count};
 
 /// The port without `$PORT`.
@@ -40,54 +39,15 @@ pub struct SinkClient {
     status: Rc<AdapterStatus>,
 }
 
-/// The response of a sink.
-#[derive(Debug)]
-pub struct SinkResponse {
-    pub status: u16,
-    pub headers: http::HeaderMap,
-    pub body: Bytes,
-}
-
-impl SinkResponse {
-    pub fn is_success(&self) -> bool {
-        (200..300).contains(&self.status)
-    }
-
-    /// The event in the response, if it has one.
-    pub fn event(&self) -> Result<Option<Event>, String> {
-        let is_event = self.headers.contains_key("ce-specversion")
-            || self
-                .headers
-                .get("content-type")
-                .is_some_and(|kind| kind.as_bytes().starts_with(b"application/cloudevents"));
-        if !is_event {
-            return Ok(None);
-        }
-        let events = from_http(&self.headers, self.body.clone())?;
-        Ok(events.into_iter().next())
-    }
-}
-
-/// The response as it came, without what belongs to its connection.
-impl From<SinkResponse> for Response {
-    fn from(response: SinkResponse) -> Response {
-        let is_end_to_end = |name: &str| name == "content-type" || name == "retry-after" || name.starts_with("ce-");
-        let text = |value: &http::HeaderValue| value.to_str().ok().map(str::to_owned);
-        let fields = response.headers.iter().filter(|(name, _)| is_end_to_end(name.as_str()));
-        let headers = fields.filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?))).collect();
-        Response { headers, ..Response::new(response.status, response.body) }
-    }
-}
-
 impl SinkClient {
     /// Sends the event with the overrides of the configuration.
-    pub async fn send(&self, mut event: Event) -> Result<SinkResponse, SendError> {
+    pub async fn send(&self, mut event: Event) -> Result<SinkReply, SendError> {
         for (name, value) in &self.overrides {
             event.set(name, value.as_str());
         }
         count(&self.status.counters.received, 1);
         let response = self.sink.call(&event).await;
-        let is_accepted = response.as_ref().is_ok_and(SinkResponse::is_success);
+        let is_accepted = response.as_ref().is_ok_and(SinkReply::is_success);
         let counters = &self.status.counters;
         count(if is_accepted { &counters.accepted } else { &counters.released }, 1);
         response
@@ -142,31 +102,4 @@ fn prepare<R: Responder>(settings: &AdapterSettings, status: &Rc<AdapterStatus>)
         }
     };
     R::new(config.parse()?, &settings.context, sink)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn response_with_an_event_is_read_in_both_modes() {
-        let response = |headers: &[(&'static str, &'static str)], body: &'static str| SinkResponse {
-            status: 200,
-            headers: headers
-                .iter()
-                .map(|(name, value)| (http::HeaderName::from_static(name), http::HeaderValue::from_static(value)))
-                .collect(),
-            body: Bytes::from_static(body.as_bytes()),
-        };
-        let binary = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
-        let structured = r#"{"specversion":"1.0","id":"2","source":"/s","type":"t"}"#;
-        let id = |response: SinkResponse| response.event().map(|event| event.map(|event| event.id()));
-        assert_eq!(id(response(&binary, "x")), Ok(Some("1".to_owned())));
-        assert_eq!(
-            id(response(&[("content-type", "application/cloudevents+json")], structured)),
-            Ok(Some("2".to_owned()))
-        );
-        assert_eq!(id(response(&[("content-type", "application/json")], "{}")), Ok(None));
-        assert!(id(response(&[("content-type", "application/cloudevents+json")], "{}")).is_err());
-    }
 }

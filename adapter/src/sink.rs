@@ -20,10 +20,10 @@ use crate::limits::{
     BATCH_EVENTS_MAX, BODY_BYTES_MAX, CONNECT_TIMEOUT, IDLE_CONNECTIONS_MAX, RESPONSE_BYTES_MAX, SINK_TIMEOUT,
     TOKEN_AGE_MAX,
 };
-use crate::responder::SinkResponse;
 use crate::response::{retry_after, verdict};
 use crate::secret::SecretFile;
 use crate::sink_config::{SinkConfig, duration};
+use crate::sink_reply::SinkReply;
 use crate::status::AdapterStatus;
 use crate::tls::client_config;
 use crate::traits::Sender;
@@ -104,7 +104,7 @@ impl HttpSink {
     }
 
     /// Sends an event in structured mode, and returns the response whatever its status is.
-    pub(crate) async fn call(&self, event: &Event) -> Result<SinkResponse, SendError> {
+    pub(crate) async fn call(&self, event: &Event) -> Result<SinkReply, SendError> {
         let (headers, body) = to_structured(event);
         let request = self.request(headers, body, crate::child_of(event))?;
         let exchange = async {
@@ -115,7 +115,7 @@ impl HttpSink {
             let failed = |error| SendError::unavailable(format!("response of sink {}: {error}", self.name()));
             let body = body.map_err(failed)?.to_bytes();
             self.keep(connection);
-            Ok(SinkResponse { status: head.status.as_u16(), headers: head.headers, body })
+            Ok(SinkReply { status: head.status.as_u16(), headers: head.headers, body })
         };
         self.within_timeout(exchange).await
     }

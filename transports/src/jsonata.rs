@@ -4,7 +4,7 @@
 mod engine;
 
 use adapter::server::{Request, Response};
-use adapter::{Context, Error, Event, Responder, SinkClient, SinkResponse, from_http, from_json, to_json};
+use adapter::{Context, Error, Event, Responder, SinkClient, SinkReply, from_http, from_json, to_json};
 use futures_util::future::LocalBoxFuture;
 use serde::Deserialize;
 
@@ -73,7 +73,7 @@ impl Transformer {
     }
 
     /// The response of the sink as the sender gets it.
-    async fn reply(&self, response: SinkResponse) -> Result<Response, Response> {
+    async fn reply(&self, response: SinkReply) -> Result<Response, Response> {
         if !response.is_success() {
             return Ok(response.into());
         }

@@ -27,8 +27,9 @@ use contract::request_log::RequestLog;
 use contract::service_names::ServiceNames;
 use contract::stream_admission::StreamAdmission;
 use contract::table::{
-    DeliveryPolicy, DeliveryTarget, Endpoint, EndpointAddress, EventFilter, EventSink, EventsTransport, GatewayOptions,
+    DeliveryPolicy, DeliveryTarget, Endpoint, EndpointAddress, EventFilter, EventsTransport, GatewayOptions,
     HoldReason, InitialOffset, NoEndpointPolicy, Protocol, ReplyTarget, RequestTimeouts, RetentionPolicy, RoutingTable,
+    SinkRoute,
 };
 use contract::tls::CertificateStore;
 use tokio::sync::Notify;
@@ -273,7 +274,7 @@ impl Publisher {
     }
 
     /// Sets where requests for the sink at `path` on the events listener go; `None` removes it.
-    pub fn set_event_sink(&self, path: &str, sink: Option<EventSink>) {
+    pub fn set_event_sink(&self, path: &str, sink: Option<SinkRoute>) {
         self.update(|model| {
             if model.table.event_sinks.get(path) == sink.as_ref() {
                 return false;

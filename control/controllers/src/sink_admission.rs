@@ -2,7 +2,7 @@
 //! senders have to authenticate, or events come by TLS, it is addressed through the events listener, which does both for it as
 //! for a Broker; its own host is then not served to clients.
 
-use contract::table::{EventSink, EventsTransport};
+use contract::table::{EventsTransport, SinkRoute};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::ListParams;
@@ -68,7 +68,7 @@ impl SinkAdmission {
             Ok(_) => return publisher.set_event_sink(&self.path, None),
             Err(why) => return tracing::error!(url = program.url, why, "the sink has no address"), // names make it
         };
-        let mut sink = EventSink {
+        let mut sink = SinkRoute {
             admission: self.policy.admission(context, namespace(meta), &[]),
             target,
             has_subresources: program.has_subresources,

@@ -6,7 +6,7 @@ use codec::encode::EncodedEvent;
 use codec::http::{LocalResponse, Method};
 use contract::event_response::{answer as reply, unavailable};
 use contract::post_error::PostError;
-use contract::table::{EventSink, RoutingTable};
+use contract::table::{RoutingTable, SinkRoute};
 
 use super::engine::BrokerEngine;
 use super::ingress::{self, IngressRejection};
@@ -44,7 +44,7 @@ pub(super) struct SinkRequest<'a> {
 }
 
 /// The sink at a request's path, and the path below it. A query is ignored.
-pub(super) fn find<'t, 'p>(table: &'t RoutingTable, path: &'p str) -> Option<(&'t EventSink, &'p str)> {
+pub(super) fn find<'t, 'p>(table: &'t RoutingTable, path: &'p str) -> Option<(&'t SinkRoute, &'p str)> {
     let path = path.split('?').next().unwrap_or_default();
     let end = path.match_indices('/').nth(SLASHES).map_or(path.len(), |(at, _)| at);
     let sink = table.event_sinks.get(&path[..end])?;
@@ -52,7 +52,7 @@ pub(super) fn find<'t, 'p>(table: &'t RoutingTable, path: &'p str) -> Option<(&'
 }
 
 /// The method with which a request is passed on.
-fn method_of(sink: &EventSink, method: &str, rest: &str) -> Result<Method, IngressRejection> {
+fn method_of(sink: &SinkRoute, method: &str, rest: &str) -> Result<Method, IngressRejection> {
     match (method, rest.is_empty()) {
         ("POST", true) => Ok(Method::Post),
         ("OPTIONS", true) => Err(IngressRejection::Options),
@@ -66,7 +66,7 @@ fn method_of(sink: &EventSink, method: &str, rest: &str) -> Result<Method, Ingre
 pub(super) async fn answer(
     events: &BrokerEngine<HttpSender>,
     sender: &HttpSender,
-    sink: &EventSink,
+    sink: &SinkRoute,
     request: SinkRequest<'_>,
 ) -> LocalResponse {
     let method = match admit(events, sink, request) {
@@ -91,7 +91,7 @@ pub(super) async fn answer(
 
 fn admit(
     events: &BrokerEngine<HttpSender>,
-    sink: &EventSink,
+    sink: &SinkRoute,
     request: SinkRequest<'_>,
 ) -> Result<Method, IngressRejection> {
     let method = method_of(sink, request.method, request.rest)?;
@@ -103,7 +103,7 @@ fn admit(
 }
 
 /// The request as it is passed on. The token of its sender was for this listener.
-fn outgoing(sink: &EventSink, request: SinkRequest<'_>) -> EncodedEvent {
+fn outgoing(sink: &SinkRoute, request: SinkRequest<'_>) -> EncodedEvent {
     let mut out = EncodedEvent { fields: Vec::new(), body: request.body.clone() };
     let is_token = |name: &str| sink.admission.is_some() && name.eq_ignore_ascii_case("authorization");
     for (name, value) in request.headers.iter().filter(|(name, _)| !is_own(name) && !is_token(name)) {
@@ -125,8 +125,8 @@ mod tests {
     use super::*;
     use crate::tests::target;
 
-    fn sink(has_subresources: bool) -> EventSink {
-        EventSink { admission: None, target: target("http://s/sinks/jobsinks/ns/s"), has_subresources }
+    fn sink(has_subresources: bool) -> SinkRoute {
+        SinkRoute { admission: None, target: target("http://s/sinks/jobsinks/ns/s"), has_subresources }
     }
 
     #[test]

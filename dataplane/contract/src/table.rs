@@ -5,12 +5,12 @@
 
 mod certificate_set;
 mod endpoint;
-mod event_sink;
 mod gateway_options;
 mod hosts;
 mod not_ready;
 mod retention;
 mod route;
+mod sink_route;
 mod traffic_policy;
 
 use std::sync::Arc;
@@ -32,7 +32,6 @@ use crate::stream_admission::StreamAdmission;
 use crate::tls::{CertificateStore, TlsClientConfig};
 pub use codec::proxy_protocol::ProxyProtocolVersion;
 pub use endpoint::{Endpoint, InstanceStart, StartupDuration};
-pub use event_sink::EventSink;
 pub use gateway_options::{ErrorPage, ErrorPages, GatewayOptions};
 pub use hosts::HostTable;
 pub use not_ready::{NotReadyHost, NotReadyHosts};
@@ -43,6 +42,7 @@ pub use route::{
     MirrorDestination, MirrorFraction, MirrorPolicy, MirrorSet, PathMatch, PathRewrite, PathRewriteError, Redirect,
     RequestConditions, RequestMatch, Route, RouteFilters, RouteMatch, RouteReply, RouteRequest, ValueMatch,
 };
+pub use sink_route::SinkRoute;
 pub use traffic_policy::{
     AffinityCookie, STICKY_COOKIE, SessionAffinity, SessionKey, TrafficPolicy, mix, names_clients,
 };
@@ -63,7 +63,7 @@ pub struct RoutingTable {
     /// By request path on the events listener: `/brokers/NAMESPACE/NAME`.
     pub streams: PersistentMap<Arc<EventStream>>,
     /// By request path on the events listener: `/sinks/PLURAL/NAMESPACE/NAME`.
-    pub event_sinks: Arc<PersistentMap<EventSink>>,
+    pub event_sinks: Arc<PersistentMap<SinkRoute>>,
     /// The secret in requests that streams of this process send each other. Empty: no request is accepted as internal.
     pub internal_key: Arc<str>,
     /// Pending events of streams and subscribers that were deleted; the same in every table.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::GROUP;
+use super::broker::{ADDRESSABLE, EVENT_POLICIES_READY};
 use crate::conditions::ConditionSet;
 use crate::delivery;
 use crate::duck_types::DuckType;
@@ -17,7 +18,6 @@ use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, Unk
 use crate::printer_column::{READY, REASON, column};
 use crate::settings::Settings;
 use crate::shared::{Addressable, AppliedPolicy, AuthStatus, Destination, Status, namespace};
-use crate::sinks::{ADDRESSABLE, EVENT_POLICIES_READY};
 
 pub const TRANSFORMATION_READY: &str = "TransformationReady";
 /// The adapter runs. `TransformationReady` depends on it.

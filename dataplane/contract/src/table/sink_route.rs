@@ -7,7 +7,7 @@ use crate::table::DeliveryTarget;
 
 /// An address on the events listener whose requests are passed on. Nothing is stored: the response is the target's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EventSink {
+pub struct SinkRoute {
     /// Which senders are authorized. `None`: all, without authentication.
     pub admission: Option<Arc<StreamAdmission>>,
     /// Where requests go. Its path is that of the sink itself.
