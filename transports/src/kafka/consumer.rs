@@ -16,6 +16,9 @@ use crate::offset_tracker::OffsetTracker;
 
 /// A poll returns after this time without records, so that a stop is seen.
 const POLL_TIMEOUT: Duration = Duration::from_millis(500);
+/// While partitions are paused and the client's buffer is full, a poll returns at once without a record. The pause lets the
+/// deliveries of this thread go on, which make room.
+const EMPTY_POLL_PAUSE: Duration = Duration::from_millis(5);
 /// Records of one poll.
 const POLL_RECORDS_MAX: u16 = 512;
 /// How often the lag is computed.
@@ -182,7 +185,13 @@ impl ConsumerSession {
     fn begin(&mut self) {
         if self.poll.is_none() {
             let consumer = Arc::clone(&self.consumer);
-            self.poll = Some(Box::pin(async move { consumer.poll(POLL_TIMEOUT).await }));
+            self.poll = Some(Box::pin(async move {
+                let records = consumer.poll(POLL_TIMEOUT).await;
+                if records.as_ref().is_ok_and(Vec::is_empty) {
+                    tokio::time::sleep(EMPTY_POLL_PAUSE).await;
+                }
+                records
+            }));
         }
         if self.commit.is_none() && !self.dirty.is_empty() {
             let consumer = Arc::clone(&self.consumer);
