@@ -19,8 +19,10 @@ const EVALUATION_TIME_MAX: Duration = Duration::from_secs(10);
 const DEPTH_MAX: usize = 500;
 /// Bytes of stack for the parser and for [`DEPTH_MAX`]; memory is taken only as it is used.
 const STACK_BYTES: usize = 256 << 20;
-/// Bytes of an expression: bounds the recursion of the parser.
-const EXPRESSION_BYTES_MAX: usize = 64 << 10;
+/// Bytes of an expression: bounds the recursion of the parser, which takes up to 64 KiB of the stack for an operator.
+const EXPRESSION_BYTES_MAX: usize = 16 << 10;
+/// Open brackets, and signs in a row: the parser takes most of the stack for these.
+const NESTING_MAX: usize = 200;
 /// The largest integer that a JSON number of JavaScript holds exactly.
 const INTEGER_MAX: f64 = 9_007_199_254_740_992.0;
 
@@ -46,6 +48,9 @@ impl Engine {
     pub(super) fn start(expression: &str) -> Result<Engine, String> {
         if expression.len() > EXPRESSION_BYTES_MAX {
             return Err(format!("the expression has {} bytes, limit {EXPRESSION_BYTES_MAX}", expression.len()));
+        }
+        if nesting(expression) > NESTING_MAX {
+            return Err(format!("the expression is nested more than {NESTING_MAX} deep"));
         }
         let (jobs, queue) = mpsc::channel();
         let (compiled, is_compiled) = mpsc::channel();
@@ -78,6 +83,37 @@ impl Engine {
             }
         }
     }
+}
+
+/// The most brackets that are open at a place outside of texts, with the signs in a row there.
+fn nesting(expression: &str) -> usize {
+    let (mut open, mut signs, mut most, mut quote) = (0_usize, 0_usize, 0_usize, None);
+    let mut bytes = expression.bytes();
+    while let Some(byte) = bytes.next() {
+        if let Some(end) = quote {
+            match byte {
+                b'\\' => {
+                    bytes.next();
+                }
+                _ if byte == end => quote = None,
+                _ => {}
+            }
+            continue;
+        }
+        signs = match byte {
+            b'-' => signs + 1,
+            byte if byte.is_ascii_whitespace() => signs,
+            _ => 0,
+        };
+        match byte {
+            b'\'' | b'"' | b'`' => quote = Some(byte),
+            b'(' | b'[' | b'{' => open += 1,
+            b')' | b']' | b'}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(open + signs);
+    }
+    most
 }
 
 fn serve(expression: &Seuil, queue: &mpsc::Receiver<Job>) {
@@ -146,7 +182,15 @@ mod tests {
         ] {
             assert!(matches!(evaluated(expression, json!({})), Err(EvaluationError::Expression(_))), "{expression}");
         }
-        let nested = "(".repeat(EXPRESSION_BYTES_MAX);
-        assert!(Engine::start(&nested).is_err());
+        for nested in ["(", "[", "- ", "$f({'a':"] {
+            let why = Engine::start(&nested.repeat(NESTING_MAX + 1)).err();
+            assert!(why.is_some_and(|why| why.contains("nested")), "{nested}");
+        }
+        // The longest chains that are not brackets.
+        for (chain, end) in [("a?b:", "c"), ("a.", "a"), ("a~>", "b"), ("1+", "1")] {
+            let long = chain.repeat(EXPRESSION_BYTES_MAX / chain.len() - 1) + end;
+            assert!(Engine::start(&long).is_ok(), "{chain}");
+        }
+        assert_eq!(nesting(r#"f("((\"((", '[[') ? {"a": [1]} : `((`"#), 2);
     }
 }

@@ -28,7 +28,7 @@ pub const CONDITIONS: ConditionSet =
     ConditionSet { dependents: &[TRANSFORMATION_READY, ADDRESSABLE, EVENT_POLICIES_READY] };
 
 /// Bytes of an expression: it is parsed recursively.
-const EXPRESSION_BYTES_MAX: usize = 64 << 10;
+const EXPRESSION_BYTES_MAX: usize = 16 << 10;
 
 kind! {
     /// `eventing.knative.dev/v1alpha1` EventTransform.
