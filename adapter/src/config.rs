@@ -42,6 +42,7 @@ impl Section {
 
 #[derive(Debug, Clone)]
 pub(crate) enum SenderSection {
+    Absent,
     Http(Box<SinkConfig>),
     Transport(Section),
 }
@@ -62,6 +63,15 @@ pub(crate) struct AdapterSettings {
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 pub(crate) fn read(environment: Environment<'_>) -> Result<AdapterSettings, Error> {
+    let settings = read_optional(environment)?;
+    if matches!(settings.sender, SenderSection::Absent) {
+        return Err(Error::config("no sink: set ADAPTER_SENDER, or K_SINK to the URL that takes the events"));
+    }
+    Ok(settings)
+}
+
+/// The same for an adapter that may have no sink.
+pub(crate) fn read_optional(environment: Environment<'_>) -> Result<AdapterSettings, Error> {
     let variable = |name: &str| environment(name).filter(|value| !value.trim().is_empty());
     let document = variable("ADAPTER_CONFIG").map(|path| document(&path)).transpose()?;
     let section = |key: &str, name: &str| -> Result<Option<Section>, Error> {
@@ -71,9 +81,9 @@ pub(crate) fn read(environment: Environment<'_>) -> Result<AdapterSettings, Erro
             return Ok(Some(Section { origin, value: value.clone() }));
         }
         let Some(text) = variable(name) else { return Ok(None) };
-        let value =
+        let value: Value =
             serde_json::from_str(&text).map_err(|error| Error::config(format!("{name} is not valid JSON: {error}")))?;
-        Ok(Some(Section { origin: name.to_owned(), value }))
+        Ok((!value.is_null()).then(|| Section { origin: name.to_owned(), value }))
     };
     let mut receiver = section("source", "ADAPTER_RECEIVER")?;
     let mut sender = section("sink", "ADAPTER_SENDER")?;
@@ -86,9 +96,7 @@ pub(crate) fn read(environment: Environment<'_>) -> Result<AdapterSettings, Erro
         Some(section) => sender_section(section)?,
         None => match sink {
             Some(uri) => SenderSection::Http(Box::new(SinkConfig::new(uri))),
-            None => {
-                return Err(Error::config("no sink: set ADAPTER_SENDER, or K_SINK to the URL that takes the events"));
-            }
+            None => SenderSection::Absent,
         },
     };
     if receiver.is_none() && matches!(sender, SenderSection::Http(_)) {

@@ -70,6 +70,11 @@ impl<T> Intake<T> {
         }
     }
 
+    /// Tells how many events the foreign system still has for this adapter, in how many partitions: `/readyz` shows it.
+    pub fn set_lag(&self, events: u64, partitions: u32) {
+        self.status.set_lag(events.saturating_add(self.tokens.len() as u64), partitions);
+    }
+
     /// Whether more messages may be taken. A full sink makes this false; then take nothing more from the foreign system.
     pub fn has_room(&self) -> bool {
         !self.stopping() && self.tokens.len() < self.window_events && self.pending_bytes < WINDOW_BYTES_MAX

@@ -1,10 +1,8 @@
-//! The adapter program: environment, health listener, sessions, signals.
+//! An adapter with a receiver and a sender: environment, health listener, sessions, signals.
 
 use std::net::SocketAddr;
-use std::process::ExitCode;
 use std::rc::Rc;
 
-use futures_util::future::LocalBoxFuture;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -22,57 +20,6 @@ use crate::session::{self, AnyReceiver, Connects, Foreign, Requests};
 use crate::sink::HttpSink;
 use crate::status::{AdapterStatus, count};
 use crate::traits::{Receiver, Sender};
-
-/// A transport of a program with several.
-pub struct Kind {
-    name: &'static str,
-    run: fn() -> LocalBoxFuture<'static, Result<(), Error>>,
-}
-
-/// Names a transport for [`main_of`].
-pub const fn kind<R: Receiver, S: Sender>(name: &'static str) -> Kind {
-    Kind { name, run: || Box::pin(run::<R, S>()) }
-}
-
-/// The program of one transport.
-pub fn main<R: Receiver, S: Sender>() -> ExitCode {
-    start(&kind::<R, S>("adapter"))
-}
-
-/// The program of several transports: the first argument names the transport.
-pub fn main_of(kinds: &[Kind]) -> ExitCode {
-    let name = std::env::args().nth(1).unwrap_or_default();
-    match kinds.iter().find(|kind| kind.name == name) {
-        Some(kind) => start(kind),
-        None => {
-            let names: Vec<&str> = kinds.iter().map(|kind| kind.name).collect();
-            eprintln!("transport {name:?} is unknown; give one of: {}", names.join(", "));
-            ExitCode::from(2)
-        }
-    }
-}
-
-fn start(kind: &Kind) -> ExitCode {
-    crate::log::init(std::env::var("ADAPTER_LOG").ok().as_deref());
-    crate::tls::install_provider();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let result = match runtime {
-        Ok(runtime) => {
-            let result = tokio::task::LocalSet::new().block_on(&runtime, (kind.run)());
-            // A blocked read of stdin must not hold the exit.
-            runtime.shutdown_background();
-            result
-        }
-        Err(error) => Err(Error::config(format!("start the runtime: {error}"))),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!(transport = kind.name, reason = error.reason, error = %error.message, "adapter ends");
-            ExitCode::FAILURE
-        }
-    }
-}
 
 fn read_settings() -> Result<AdapterSettings, Error> {
     config::read(&|name| std::env::var(name).ok())
@@ -117,6 +64,7 @@ fn prepare<R: Receiver, S: Sender>(
             let sink = Rc::new(HttpSink::new_with_status(config, Rc::clone(status))?);
             (sink.clone(), sink)
         }
+        SenderSection::Absent => return Err(Error::config("no sink")), // read_settings has checked it
         SenderSection::Transport(section) => {
             let sender = Rc::new(S::new(section.parse()?, context)?);
             (sender.clone(), sender)
@@ -126,13 +74,8 @@ fn prepare<R: Receiver, S: Sender>(
     Ok(PreparedAdapter { receiver, sender, connects, policy })
 }
 
-async fn run<R: Receiver, S: Sender>() -> Result<(), Error> {
-    let failed = |error: std::io::Error| Error::config(format!("wait for signals: {error}"));
-    let mut signals = Signals {
-        terminate: signal(SignalKind::terminate()).map_err(failed)?,
-        interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
-        hangup: signal(SignalKind::hangup()).map_err(failed)?,
-    };
+pub(crate) async fn run<R: Receiver, S: Sender>() -> Result<(), Error> {
+    let mut signals = Signals::new()?;
     let settings = read_settings()?;
     let status = Rc::new(AdapterStatus::new(settings.context.qos.unwrap_or(1)));
     let (submitter, mut submissions) = submissions();
@@ -149,10 +92,21 @@ async fn run<R: Receiver, S: Sender>() -> Result<(), Error> {
     Ok(())
 }
 
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
+pub(crate) struct Signals {
+    pub(crate) terminate: Signal,
+    pub(crate) interrupt: Signal,
+    pub(crate) hangup: Signal,
+}
+
+impl Signals {
+    pub(crate) fn new() -> Result<Signals, Error> {
+        let failed = |error: std::io::Error| Error::config(format!("wait for signals: {error}"));
+        Ok(Signals {
+            terminate: signal(SignalKind::terminate()).map_err(failed)?,
+            interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
+            hangup: signal(SignalKind::hangup()).map_err(failed)?,
+        })
+    }
 }
 
 /// Runs one configuration. Returns the next one after SIGHUP, `None` once the adapter is done.
@@ -215,16 +169,26 @@ async fn listen(address: SocketAddr, status: &Rc<AdapterStatus>, submitter: Opti
     Ok(())
 }
 
-async fn answer(request: Request, status: &AdapterStatus, submitter: Option<Submitter>) -> Response {
-    match (request.method.as_str(), request.path.as_str(), submitter) {
-        ("GET", "/healthz", _) => Response::new(200, "ok"),
-        ("GET", "/readyz", _) => {
+/// The response to a health check, if the request is one.
+pub(crate) fn health(request: &Request, status: &AdapterStatus) -> Option<Response> {
+    match (request.method.as_str(), request.path.as_str()) {
+        ("GET", "/healthz") => Some(Response::new(200, "ok")),
+        ("GET", "/readyz") => {
             let code = if status.is_ready() { 200 } else { 503 };
-            Response { content_type: "application/json", ..Response::new(code, status.to_json()) }
+            Some(Response { content_type: "application/json", ..Response::new(code, status.to_json()) })
         }
-        ("GET", "/metrics", _) => {
-            Response { content_type: "text/plain; version=0.0.4", ..Response::new(200, status.to_metrics()) }
+        ("GET", "/metrics") => {
+            Some(Response { content_type: "text/plain; version=0.0.4", ..Response::new(200, status.to_metrics()) })
         }
+        _ => None,
+    }
+}
+
+async fn answer(request: Request, status: &AdapterStatus, submitter: Option<Submitter>) -> Response {
+    if let Some(response) = health(&request, status) {
+        return response;
+    }
+    match (request.method.as_str(), request.path.as_str(), submitter) {
         ("POST", _, Some(submitter)) => match from_http(&request.headers, request.body) {
             Ok(events) => submitter.submit(events).await,
             Err(error) => Response::new(400, error),

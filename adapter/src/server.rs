@@ -13,6 +13,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
+use crate::binding::Headers;
 use crate::error::Error;
 use crate::event::Event;
 use crate::intake::{DeliveryResult, Intake};
@@ -30,21 +31,35 @@ pub struct Request {
 pub struct Response {
     pub status: u16,
     pub content_type: &'static str,
-    pub body: String,
+    /// Further fields. A content type among them replaces `content_type`.
+    pub headers: Headers,
+    pub body: Bytes,
     pub retry_after: Option<Duration>,
 }
 
 impl Response {
-    pub fn new(status: u16, body: impl Into<String>) -> Response {
-        Response { status, content_type: "text/plain; charset=utf-8", body: body.into(), retry_after: None }
+    pub fn new(status: u16, body: impl Into<Bytes>) -> Response {
+        let content_type = "text/plain; charset=utf-8";
+        Response { status, content_type, headers: Headers::new(), body: body.into(), retry_after: None }
+    }
+
+    /// An event in structured mode.
+    pub fn event(event: &Event) -> Response {
+        Response { content_type: "application/cloudevents+json", ..Response::new(200, crate::to_json(event)) }
     }
 
     fn into_http(self) -> http::Response<Full<Bytes>> {
-        let mut builder = http::Response::builder().status(self.status).header("content-type", self.content_type);
+        let mut builder = http::Response::builder().status(self.status);
+        if !self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
+            builder = builder.header("content-type", self.content_type);
+        }
+        for (name, value) in self.headers {
+            builder = builder.header(name, value);
+        }
         if let Some(pause) = self.retry_after {
             builder = builder.header("retry-after", pause.as_secs().max(1));
         }
-        builder.body(Full::new(Bytes::from(self.body))).unwrap_or_default()
+        builder.body(Full::new(self.body)).unwrap_or_default()
     }
 }
 
@@ -149,7 +164,7 @@ impl Submitter {
             return Response::new(202, "");
         }
         let unavailable =
-            |text: &str| Response { retry_after: Some(Duration::from_secs(1)), ..Response::new(503, text) };
+            |text: &'static str| Response { retry_after: Some(Duration::from_secs(1)), ..Response::new(503, text) };
         let (answer, answered) = oneshot::channel();
         if self.0.try_send(Submission { events, answer }).is_err() {
             return unavailable("too many requests are waiting");

@@ -1,6 +1,7 @@
 //! The sink over HTTP: binary or structured events, or batches that are accepted as a whole.
 
 use std::cell::RefCell;
+use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -16,11 +17,13 @@ use crate::binding::{Headers, MessageMode, to_batched, to_binary, to_structured}
 use crate::error::{Error, SendError};
 use crate::event::Event;
 use crate::limits::{
-    BATCH_EVENTS_MAX, CONNECT_TIMEOUT, IDLE_CONNECTIONS_MAX, RESPONSE_BYTES_MAX, SINK_TIMEOUT, TOKEN_AGE_MAX,
+    BATCH_EVENTS_MAX, BODY_BYTES_MAX, CONNECT_TIMEOUT, IDLE_CONNECTIONS_MAX, RESPONSE_BYTES_MAX, SINK_TIMEOUT,
+    TOKEN_AGE_MAX,
 };
 use crate::response::{retry_after, verdict};
 use crate::secret::SecretFile;
 use crate::sink_config::{SinkConfig, duration};
+use crate::sink_reply::SinkReply;
 use crate::status::AdapterStatus;
 use crate::tls::client_config;
 use crate::traits::Sender;
@@ -71,7 +74,12 @@ impl HttpSink {
         Ok(Some(token))
     }
 
-    async fn post(&self, headers: Headers, body: Bytes, traceparent: String) -> Result<(), SendError> {
+    fn request(
+        &self,
+        headers: Headers,
+        body: Bytes,
+        traceparent: String,
+    ) -> Result<http::Request<Full<Bytes>>, SendError> {
         let mut request =
             http::Request::post(self.address.path.as_str()).header("host", self.address.authority.as_str());
         for (name, value) in headers {
@@ -81,30 +89,59 @@ impl HttpSink {
         if let Some(token) = self.token()? {
             request = request.header("authorization", format!("Bearer {token}"));
         }
-        let request = request
+        request
             .body(Full::new(body))
-            .map_err(|error| SendError::rejected(format!("event does not fit into headers: {error}")))?;
-        match tokio::time::timeout(self.timeout, self.exchange(request)).await {
-            Ok(result) => result,
-            Err(_) => {
-                Err(SendError::unavailable(format!("sink {} did not answer within {:?}", self.name(), self.timeout)))
-            }
-        }
+            .map_err(|error| SendError::rejected(format!("event does not fit into headers: {error}")))
+    }
+
+    async fn post(&self, headers: Headers, body: Bytes, traceparent: String) -> Result<(), SendError> {
+        let request = self.request(headers, body, traceparent)?;
+        let exchange = async {
+            let (connection, response) = self.exchange(request).await?;
+            self.answer(connection, response).await
+        };
+        self.within_timeout(exchange).await
+    }
+
+    /// Sends an event in structured mode, and returns the response whatever its status is.
+    pub(crate) async fn call(&self, event: &Event) -> Result<SinkReply, SendError> {
+        let (headers, body) = to_structured(event);
+        let request = self.request(headers, body, crate::child_of(event))?;
+        let exchange = async {
+            let (connection, response) = self.exchange(request).await?;
+            let (head, body) = response.into_parts();
+            self.note_status(head.status.as_u16());
+            let body = Limited::new(body, BODY_BYTES_MAX).collect().await;
+            let failed = |error| SendError::unavailable(format!("response of sink {}: {error}", self.name()));
+            let body = body.map_err(failed)?.to_bytes();
+            self.keep(connection);
+            Ok(SinkReply { status: head.status.as_u16(), headers: head.headers, body })
+        };
+        self.within_timeout(exchange).await
+    }
+
+    async fn within_timeout<T>(&self, exchange: impl Future<Output = Result<T, SendError>>) -> Result<T, SendError> {
+        tokio::time::timeout(self.timeout, exchange).await.unwrap_or_else(|_| {
+            Err(SendError::unavailable(format!("sink {} did not answer within {:?}", self.name(), self.timeout)))
+        })
     }
 
     /// An idle connection may have been closed by the sink in this moment: then the request is sent again on a new one.
-    async fn exchange(&self, request: http::Request<Full<Bytes>>) -> Result<(), SendError> {
+    async fn exchange(
+        &self,
+        request: http::Request<Full<Bytes>>,
+    ) -> Result<(SendRequest<Full<Bytes>>, http::Response<hyper::body::Incoming>), SendError> {
         let reused = self.idle.borrow_mut().pop();
         if let Some(mut connection) = reused
             && connection.ready().await.is_ok()
             && let Ok(response) = connection.send_request(request.clone()).await
         {
-            return self.answer(connection, response).await;
+            return Ok((connection, response));
         }
         let failed = |error: hyper::Error| SendError::unavailable(format!("sink {}: {error}", self.name()));
         let mut connection = self.connect_now().await?;
         let response = connection.send_request(request).await.map_err(failed)?;
-        self.answer(connection, response).await
+        Ok((connection, response))
     }
 
     async fn answer(
@@ -113,23 +150,31 @@ impl HttpSink {
         response: http::Response<hyper::body::Incoming>,
     ) -> Result<(), SendError> {
         let status = response.status().as_u16();
-        self.status.count_response(status);
+        self.note_status(status);
         let pause = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
         let pause = pause.and_then(|value| retry_after(value, SystemTime::now()));
         let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect().await;
         let mut text = String::new();
         if let Ok(body) = body {
-            if self.idle.borrow().len() < IDLE_CONNECTIONS_MAX {
-                self.idle.borrow_mut().push(connection);
-            }
+            self.keep(connection);
             if status >= 300 {
                 text = String::from_utf8_lossy(&body.to_bytes()).chars().take(200).collect();
             }
         }
+        verdict(status, pause, format!("sink {} answered {status} {}", self.name(), text.trim()).trim_end().to_owned())
+    }
+
+    fn note_status(&self, status: u16) {
+        self.status.count_response(status);
         if status == 401 {
             self.token_value.borrow_mut().take();
         }
-        verdict(status, pause, format!("sink {} answered {status} {}", self.name(), text.trim()).trim_end().to_owned())
+    }
+
+    fn keep(&self, connection: SendRequest<Full<Bytes>>) {
+        if self.idle.borrow().len() < IDLE_CONNECTIONS_MAX {
+            self.idle.borrow_mut().push(connection);
+        }
     }
 
     async fn connect_now(&self) -> Result<SendRequest<Full<Bytes>>, SendError> {

@@ -32,6 +32,14 @@ pub(crate) struct AdapterStatus {
     /// Why the sink refuses events. `None`: it does not.
     sink: RefCell<Option<(String, String)>>,
     qos: Cell<u8>,
+    lag: Cell<Option<Lag>>,
+}
+
+/// What a receiver has still to take.
+#[derive(Debug, Clone, Copy)]
+struct Lag {
+    events: u64,
+    partitions: u32,
 }
 
 impl AdapterStatus {
@@ -42,11 +50,16 @@ impl AdapterStatus {
             receiver: RefCell::new(Some(("Connecting".to_owned(), "the adapter is connecting".to_owned()))),
             sink: RefCell::new(None),
             qos: Cell::new(qos),
+            lag: Cell::new(None),
         }
     }
 
     pub(crate) fn set_qos(&self, qos: u8) {
         self.qos.set(qos);
+    }
+
+    pub(crate) fn set_lag(&self, events: u64, partitions: u32) {
+        self.lag.set(Some(Lag { events, partitions }));
     }
 
     /// Returns true if the failure changed.
@@ -70,8 +83,13 @@ impl AdapterStatus {
     pub(crate) fn to_json(&self) -> String {
         let failure = self.receiver.borrow().clone().or_else(|| self.sink.borrow().clone());
         let (reason, message) = failure.unwrap_or_default();
-        serde_json::json!({"ready": self.is_ready(), "reason": reason, "message": message, "live": true, "qos": self.qos.get()})
-            .to_string()
+        let mut text = serde_json::json!({
+            "ready": self.is_ready(), "reason": reason, "message": message, "live": true, "qos": self.qos.get(),
+        });
+        if let Some(Lag { events, partitions }) = self.lag.get() {
+            text["lag"] = serde_json::json!({ "events": events, "partitions": partitions });
+        }
+        text.to_string()
     }
 
     /// The body of `/metrics` in Prometheus' text format.
@@ -103,6 +121,10 @@ impl AdapterStatus {
             "# HELP adapter_events_pending Events received and not settled.\n# TYPE adapter_events_pending gauge"
         );
         let _ = writeln!(text, "adapter_events_pending {pending}");
+        if let Some(lag) = self.lag.get() {
+            let _ = writeln!(text, "# HELP adapter_lag_events Events that are not received yet, or not settled.");
+            let _ = writeln!(text, "# TYPE adapter_lag_events gauge\nadapter_lag_events {}", lag.events);
+        }
         let _ = writeln!(text, "# HELP adapter_ready 1 if the adapter is ready.\n# TYPE adapter_ready gauge");
         let _ = writeln!(text, "adapter_ready {}", u8::from(self.is_ready()));
         let _ = writeln!(

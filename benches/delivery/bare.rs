@@ -60,5 +60,5 @@ fn request(to: SocketAddr) -> BufferedRequest {
          Prefer: reply\r\nKn-Namespace: default\r\n\r\n"
     );
     let body = Bytes::from(vec![b'x'; DATA_BYTES]);
-    BufferedRequest { head: head.into(), body, method: Method::Post }
+    BufferedRequest { head: head.into(), body, method: Method::Post, keeps_fields: false }
 }

@@ -18,7 +18,7 @@ const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 /// The audience of tokens for the Broker `main`.
 const MAIN: &str = "eventing.knative.dev/broker/default/main";
 
-fn features(appliance: &Appliance, words: &Value) {
+pub(crate) fn features(appliance: &Appliance, words: &Value) {
     let data = json!({ "data": words });
     appliance.api().patch("ConfigMap", "knative-eventing", "config-features", &data);
 }
@@ -33,18 +33,18 @@ fn server(mode: &str) -> Appliance {
 }
 
 /// Waits until the object is ready and its address names an audience.
-fn asking(api: KitApi, kind: &str, name: &str) -> Value {
+pub(crate) fn asking(api: KitApi, kind: &str, name: &str) -> Value {
     api.wait_for(kind, NAMESPACE, name, TIMEOUT, |object| {
         kit::api::is_ready(object) && object["status"]["address"]["audience"].is_string()
     })
 }
 
-fn account(api: KitApi, namespace: &str, name: &str) {
+pub(crate) fn account(api: KitApi, namespace: &str, name: &str) {
     let metadata = json!({ "name": name, "namespace": namespace });
     api.create(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata }));
 }
 
-fn token(api: KitApi, namespace: &str, name: &str, audience: &str) -> String {
+pub(crate) fn token(api: KitApi, namespace: &str, name: &str, audience: &str) -> String {
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
         "spec": { "audiences": [audience], "expirationSeconds": 3600 },
@@ -63,7 +63,7 @@ fn send(appliance: &Appliance, path: &str, id: &str, token: &str) -> HttpRespons
     call.send(appliance.events())
 }
 
-fn policy(name: &str, spec: Value) -> Value {
+pub(crate) fn policy(name: &str, spec: Value) -> Value {
     let metadata = json!({ "name": name, "namespace": NAMESPACE });
     json!({ "apiVersion": "eventing.knative.dev/v1alpha1", "kind": "EventPolicy", "metadata": metadata, "spec": spec })
 }

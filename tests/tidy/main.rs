@@ -58,13 +58,17 @@ const BENCHES: [(&str, &str, &str); 5] = [
 ];
 
 /// Files that open TCP connections, and why each may: a new one asks the target policy, or says why it need not.
-const CONNECTS: [(&str, &str); 8] = [
+const CONNECTS: [(&str, &str); 9] = [
     ("dataplane/protocol/src/http/client.rs", "asks the target policy"),
     ("dataplane/protocol/src/h2/client.rs", "asks the target policy"),
     ("dataplane/protocol/src/tls/transport.rs", "called by these two"),
     ("control/runtime/src/probes/mod.rs", "asks the target policy, but for what an instance of ours speaks"),
     ("control/runtime/src/sessions/connect.rs", "asks the target policy"),
     ("src/cli/run/health_check.rs", "checks the addresses that the operator gives to --route"),
+    (
+        "control/controllers/src/sources/consumer_scaling/mod.rs",
+        "asks instances of ours, by the addresses of the autoscaler",
+    ),
     ("control/runtime/src/dns/forward.rs", "asks the name servers of the host"),
     (
         "control/images/src/registry/transport.rs",

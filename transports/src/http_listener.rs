@@ -5,11 +5,12 @@ use std::rc::Rc;
 
 use adapter::server::{Handler, PendingResponse, Request, Response, Submissions, Submitter, serve, submissions};
 use adapter::tls::Tls;
-use adapter::{Context, Error, Event, Intake, SecretFile, from_http};
-use ring_crypto::hmac;
+use adapter::{Context, Error, Event, Intake, from_http};
 use serde::Deserialize;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+
+use crate::hmac::{Hmac, verify};
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -36,25 +37,6 @@ struct ServicePort {
     port: u16,
     /// The port that is listened on, if it is another one.
     target_port: Option<u16>,
-}
-
-/// Requests carry the HMAC of their body, as GitHub's webhooks do.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Hmac {
-    secret: SecretFile,
-    #[serde(default = "default_header")]
-    header: String,
-    #[serde(default = "default_prefix")]
-    prefix: String,
-}
-
-fn default_header() -> String {
-    "X-Hub-Signature-256".to_owned()
-}
-
-fn default_prefix() -> String {
-    "sha256=".to_owned()
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -144,31 +126,4 @@ fn events(request: Request, plain: Option<&Plain>) -> Result<Vec<Event>, String>
     };
     let content_type = header("content-type").unwrap_or("application/octet-stream");
     Ok(vec![Event::new(kind, plain.source.as_str(), id).with_data(content_type, request.body.clone())])
-}
-
-fn verify(request: &Request, config: &Hmac) -> Result<(), Response> {
-    let secret = config.secret.read_bytes().map_err(|error| {
-        tracing::error!(error = %error.message, "requests cannot be verified");
-        Response::new(503, "the secret of the signature is not there")
-    })?;
-    let secret = secret.strip_suffix(b"\n").unwrap_or(&secret);
-    if secret.is_empty() {
-        // Every client can compute an HMAC with an empty key.
-        tracing::error!(path = %config.secret.path().display(), "requests cannot be verified: the secret file is empty");
-        return Err(Response::new(503, "the secret of the signature is empty"));
-    }
-    let signature = request.headers.get(config.header.as_str()).and_then(|value| value.to_str().ok());
-    let signature = signature.and_then(|value| value.strip_prefix(config.prefix.as_str())).and_then(from_hex);
-    let key = hmac::Key::new(hmac::HMAC_SHA256, secret);
-    match signature {
-        Some(signature) if hmac::verify(&key, &request.body, &signature).is_ok() => Ok(()),
-        _ => Err(Response::new(401, format!("header {} holds no valid HMAC of the body", config.header))),
-    }
-}
-
-fn from_hex(text: &str) -> Option<Vec<u8>> {
-    let pairs = text.as_bytes().chunks(2);
-    pairs
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok().filter(|pair| pair.len() == 2)?, 16).ok())
-        .collect()
 }

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use adapter::{Kind, NoSender, kind};
+use adapter::{Kind, NoSender, kind, responder};
 
 #[cfg(feature = "amqp")]
 mod amqp;
@@ -14,8 +14,14 @@ mod amqp10;
 mod aws;
 #[cfg(feature = "file")]
 mod file;
+#[cfg(feature = "github")]
+mod github;
+#[cfg(any(feature = "github", feature = "http"))]
+mod hmac;
 #[cfg(feature = "http")]
 mod http_listener;
+#[cfg(feature = "jsonata")]
+mod jsonata;
 #[cfg(feature = "kafka")]
 mod kafka;
 #[cfg(feature = "mqtt")]
@@ -40,6 +46,10 @@ const KINDS: &[Kind] = &[
     kind::<timer::TimerReceiver, NoSender>("timer"),
     #[cfg(feature = "http")]
     kind::<http_listener::HttpReceiver, NoSender>("http"),
+    #[cfg(feature = "jsonata")]
+    responder::<jsonata::Transformer>("jsonata"),
+    #[cfg(feature = "github")]
+    responder::<github::Webhook>("github"),
     #[cfg(feature = "file")]
     kind::<file::FileReceiver, file::FileSender>("file"),
     #[cfg(feature = "nats")]

@@ -98,6 +98,35 @@ fn two_consumers_share_partitions_and_lose_nothing() {
     assert_eq!(first.stop(), Some(0));
 }
 
+/// TRN-49: a backlog larger than the window is delivered to its end, and the lag is told until then. While the window is full, the
+/// client's buffer fills too.
+#[test]
+fn backlog_larger_than_the_window_is_delivered() {
+    let Some(server) = Server::tansu(None) else { return };
+    create_topic(server.port, "t", 6);
+    let sender = format!(r#"{{"bootstrapServers":["127.0.0.1:{}"],"topic":"t"}}"#, server.port);
+    let sender = Adapter::start("kafka", &[("ADAPTER_SENDER", &sender)]).wait_ready();
+    let events = 2 * adapter::limits::WINDOW_EVENTS_MAX as u64;
+    std::thread::scope(|scope| {
+        for first in 0..KEYS {
+            let port = sender.port;
+            scope.spawn(move || (first..events).step_by(KEYS as usize).for_each(|number| post_keyed(port, number)));
+        }
+    });
+    let sink = Sink::new();
+    let receiver = format!(
+        r#"{{"bootstrapServers":["127.0.0.1:{}"],"topics":["t"],"initialOffset":"earliest","sessionTimeoutMs":6000}}"#,
+        server.port
+    );
+    let adapter = Adapter::start("kafka", &[("ADAPTER_RECEIVER", &receiver), ("K_SINK", &sink.url())]).wait_ready();
+    wait("all events", || (distinct(&sink) == events).then_some(()));
+    assert_order_per_key(&sink.accepted(), events);
+    wait("the end of the lag", || (adapter.metric("adapter_lag_events") == 0).then_some(()));
+    let ready = request(adapter.port, "GET", "/readyz", &[], b"").unwrap();
+    assert!(ready.text().contains(r#""lag":{"events":0,"partitions":6}"#), "{}", ready.text());
+    assert_eq!(adapter.stop(), Some(0));
+}
+
 /// TRN-49: with `unordered`, keys are sent at the same time and each of them stays in order while the sink fails often.
 #[test]
 fn order_per_key_holds_while_the_sink_fails() {

@@ -36,6 +36,7 @@ mod dropped_events;
 pub mod event_filters;
 pub mod event_policy;
 pub mod event_recorder;
+mod event_transform;
 pub mod event_type;
 mod event_type_names;
 #[cfg(test)]
@@ -77,6 +78,7 @@ mod serverless_service;
 pub mod service;
 pub mod service_backends;
 mod service_names;
+mod sink_admission;
 pub mod sinks;
 pub mod sources;
 pub mod stream_addresses;
@@ -254,9 +256,11 @@ fn adapter_controllers() -> Vec<Box<dyn Controller>> {
     vec![
         Box::new(AdapterController::<source_kinds::adapter::AdapterSource>::default()),
         Box::new(AdapterController::<source_kinds::integration::IntegrationSource>::default()),
+        Box::new(AdapterController::<source_kinds::github::GitHubSource>::default()),
         Box::new(AdapterController::<source_kinds::redis_stream::RedisStreamSource>::default()),
         Box::new(AdapterController::<source_kinds::kafka::KafkaSource>::default()),
         Box::new(AdapterController::<source_kinds::rabbitmq::RabbitmqSource>::default()),
+        Box::new(event_transform::EventTransformController::default()),
         Box::new(AdapterSinkController::<sink_kinds::adapter::AdapterSink>::default()),
         Box::new(AdapterSinkController::<sink_kinds::kafka::KafkaSink>::default()),
         Box::new(AdapterSinkController::<sink_kinds::redis_stream::RedisStreamSink>::default()),

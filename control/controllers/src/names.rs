@@ -26,6 +26,11 @@ pub(crate) fn channel_path(namespace: &str, name: &str) -> String {
     format!("/channels/{namespace}/{name}")
 }
 
+/// The path of a sink on the events listener, by the plural of its kind.
+pub(crate) fn sink_path(plural: &str, namespace: &str, name: &str) -> String {
+    format!("/sinks/{plural}/{namespace}/{name}")
+}
+
 /// The owner of a DomainMapping's hosts in the publisher. No Route has a colon in its name.
 pub(crate) fn domain_mapping_owner(namespace: &str, name: &str) -> String {
     format!("domain:{namespace}/{name}")

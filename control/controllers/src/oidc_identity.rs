@@ -7,6 +7,7 @@ use kube::api::{DeleteParams, Preconditions};
 
 use crate::api::{Error, NamespacedObject};
 use crate::context::ControllerContext;
+use crate::destination_resolver::DestinationAddress;
 use crate::field_managers;
 use crate::owned_child::owner_references;
 use crate::work_queue::WorkItem;
@@ -49,6 +50,21 @@ impl OidcIdentity {
         match self {
             Self::Created(account) => Some(account),
             Self::Disabled | Self::Conflict(_) => None,
+        }
+    }
+
+    /// The account whose token a sink requires; `None`: it requires none.
+    ///
+    /// # Errors
+    /// There is no such account.
+    pub fn account_for(&self, sink: &DestinationAddress) -> Result<Option<&str>, String> {
+        match self {
+            _ if sink.audience.is_none() => Ok(None),
+            Self::Conflict(account) => {
+                Err(format!("the sink requires a token, and service account {account} belongs to another object"))
+            }
+            Self::Created(account) => Ok(Some(account)),
+            Self::Disabled => Ok(None),
         }
     }
 

@@ -17,6 +17,7 @@ mod routing_model;
 mod stream_model;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -28,8 +29,9 @@ use contract::request_log::RequestLog;
 use contract::service_names::ServiceNames;
 use contract::stream_admission::StreamAdmission;
 use contract::table::{
-    DeliveryPolicy, DeliveryTarget, Endpoint, EventFilter, EventsTransport, GatewayOptions, HoldReason, InitialOffset,
-    NoEndpointPolicy, Protocol, ReplyTarget, RequestTimeouts, RetentionPolicy, RoutingTable,
+    DeliveryPolicy, DeliveryTarget, Endpoint, EndpointAddress, EventFilter, EventsTransport, GatewayOptions,
+    HoldReason, InitialOffset, NoEndpointPolicy, Protocol, ReplyTarget, RequestTimeouts, RetentionPolicy, RoutingTable,
+    SinkRoute,
 };
 use contract::tls::CertificateStore;
 use tokio::sync::Notify;
@@ -138,6 +140,18 @@ impl Publisher {
             let wakes = entry.spec.as_ref().is_some_and(|spec| spec.when_empty.waits());
             wakes || !entry.endpoints.is_empty()
         })
+    }
+
+    /// The addresses of a backend's ready instances.
+    #[must_use]
+    pub fn endpoint_addresses(&self, key: &str) -> Vec<SocketAddr> {
+        let model = self.lock();
+        let endpoints = model.backends.get(key).into_iter().flat_map(|entry| &entry.endpoints);
+        let ip = |endpoint: &Arc<Endpoint>| match endpoint.address {
+            EndpointAddress::Ip(address) => Some(address),
+            EndpointAddress::Unix(_) => None,
+        };
+        endpoints.filter_map(ip).collect()
     }
 
     /// Whether a rule names a backend.
@@ -262,6 +276,33 @@ impl Publisher {
             true
         });
         had_hosts
+    }
+
+    /// Sets where requests for the sink at `path` on the events listener go; `None` removes it.
+    pub fn set_event_sink(&self, path: &str, sink: Option<SinkRoute>) {
+        self.update(|model| {
+            if model.table.event_sinks.get(path) == sink.as_ref() {
+                return false;
+            }
+            let sinks = Arc::make_mut(&mut model.table.event_sinks);
+            match sink {
+                Some(sink) => drop(sinks.insert(path.into(), sink)),
+                None => drop(sinks.remove(path)),
+            }
+            true
+        });
+    }
+
+    /// The name under which the Route `owner` is served while it is private: no client can guess it.
+    #[must_use]
+    pub fn private_host(&self, owner: &str) -> String {
+        format!("{}.{}", self.lock().table.internal_key, owner.replace(['/', ' '], ".").to_lowercase())
+    }
+
+    /// Serves the Route `owner` under its [`private_host`](Self::private_host) and no other name, or under all of its own.
+    pub fn set_private(&self, owner: &str, is_private: bool) {
+        let host = is_private.then(|| self.private_host(owner));
+        self.update(|model| model.set_private_host(owner, host));
     }
 
     pub fn set_stream(&self, path: &str, spec: StreamSpec) {

@@ -10,6 +10,7 @@ use crate::context::ControllerContext;
 use crate::context_change::ContextChange;
 use crate::controller::{Watches, items_in, newest};
 use crate::event_filters::compiled;
+use crate::informer_cache::InformerCache;
 use crate::oidc_identity::subject;
 use crate::work_queue::ControllerKind;
 use types::conditions::ConditionManager;
@@ -134,7 +135,15 @@ pub(crate) fn watch<'a, K: CachedKind>(
     watches: &mut Watches<'a>,
     kind: ControllerKind,
 ) {
-    let cache = K::cache(&context.caches);
+    watch_cache(watches, kind, K::cache(&context.caches));
+}
+
+/// The same for a kind whose cache is the controller's own.
+pub(crate) fn watch_cache<'a, K: kube::Resource>(
+    watches: &mut Watches<'a>,
+    kind: ControllerKind,
+    cache: &'a InformerCache<K>,
+) {
     watches.enqueue::<EventPolicy, _>(move |change| {
         let home = newest(change).map(|policy| namespace(&policy.metadata));
         home.map(|home| items_in(kind, cache, Some(home))).unwrap_or_default()

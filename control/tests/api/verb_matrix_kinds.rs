@@ -64,6 +64,10 @@ fn source_rows() -> Vec<KindRow> {
         "rabbitmqClusterReference": { "name": "r" },
         "rabbitmqResourcesConfig": { "queueName": "q", "exchangeName": "e" },
     });
+    let github = json!({
+        "ownerAndRepository": "o/r", "eventTypes": ["push"],
+        "secretToken": { "secretKeyRef": { "name": "s", "key": "k" } },
+    });
     vec![
         row("PingSource", &["Name", "Sink", "Schedule", "Age", "Ready", "Reason"], source(json!({})), moved()).wrong(
             json!({ "spec": { "schedule": "soon" } }),
@@ -106,6 +110,11 @@ fn source_rows() -> Vec<KindRow> {
             moved(),
         )
         .wrong(json!({ "spec": { "topics": [] } }), "spec.topics", REQUIRED),
+        row("GitHubSource", &["Name", "Ready", "Reason", "Sink", "Age"], source(github), moved()).wrong(
+            json!({ "spec": { "eventTypes": [] } }),
+            "spec.eventTypes",
+            REQUIRED,
+        ),
         row("RabbitmqSource", columns, source(rabbitmq), note()).wrong(
             json!({ "spec": { "rabbitmqResourcesConfig": null } }),
             "spec.rabbitmqResourcesConfig",
@@ -471,6 +480,13 @@ fn eventing_rows() -> Vec<KindRow> {
         )
         .wrong(json!({ "spec": { "type": "" } }), "spec.type", REQUIRED),
         row("EventPolicy", READY, from("a"), from("b")).wrong(from("a*b"), "spec.from[0].sub", INVALID),
+        row(
+            "EventTransform",
+            &["Name", "URL", "Sink", "Ready", "Reason"],
+            json!({ "spec": { "jsonata": { "expression": "$" } } }),
+            json!({ "spec": { "jsonata": { "expression": "data" } } }),
+        )
+        .wrong(json!({ "spec": { "jsonata": null } }), "spec", INVALID),
         row("Channel", AGED_URL, json!({}), retry(3)).wrong(retry(-1), "spec.delivery.retry", INVALID),
         row("InMemoryChannel", AGED_URL, json!({}), retry(3)).wrong(retry(-1), "spec.delivery.retry", INVALID),
         row(

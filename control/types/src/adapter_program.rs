@@ -9,6 +9,15 @@ use crate::field_errors::{FieldErrors, MISSING};
 pub const TRANSPORTS: [&str; 12] =
     ["amqp", "amqp10", "file", "http", "kafka", "mqtt", "nats", "postgresql", "redis", "s3", "sqs", "timer"];
 
+/// What else that program runs: kinds of their own configure it.
+const INTERNAL: [&str; 2] = ["github", "jsonata"];
+
+/// Whether `sluicegate-adapters` runs this.
+#[must_use]
+pub fn is_built_in(transport: &str) -> bool {
+    TRANSPORTS.contains(&transport) || INTERNAL.contains(&transport)
+}
+
 /// The program of an adapter: one of the two.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -24,7 +24,7 @@ use super::delivery::{Dispatcher, EventSender};
 use super::delivery_log_writer::DeliveryLogWriter;
 use super::extension_headers;
 use super::feed::StreamFeed;
-use super::ingress::{self, AcceptedRequest, IncomingEvent, IngressRejection};
+use super::ingress::{self, AcceptedRequest, IncomingEvent, IngressRejection, SubjectGrant};
 use super::limits::{DEDUPLICATION_IDENTITIES_MAX, ENCODED_BYTES_PER_STEP, RECLAIM_EVERY, SIGNAL_RETRY_INTERVAL};
 use super::log_writer::{AppendPriority, LogFailed, LogWriter};
 use super::stalled::{CoreActivity, Phase};
@@ -210,7 +210,34 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         Some(ingress::refused(&why.into()))
     }
 
-    fn identify(&self, admission: &StreamAdmission, headers: &[(&str, &[u8])]) -> Result<Rc<VerifiedToken>, AuthError> {
+    /// Admits a request for a sink, by its event if it has one (`body`), or returns the reason why not.
+    pub(super) fn admit_to_sink(
+        &self,
+        admission: &StreamAdmission,
+        headers: &[(&str, &[u8])],
+        body: Option<&[u8]>,
+    ) -> Result<(), IngressRejection> {
+        let sender = self.identify(admission, headers)?;
+        let is_admitted = match (SubjectGrant::of(admission, &sender.subject), body) {
+            (SubjectGrant::Nothing, _) => false,
+            (SubjectGrant::Everything, _) | (SubjectGrant::Filtered(_), None) => true,
+            (SubjectGrant::Filtered(filters), Some(body)) => {
+                let (events, _) = ingress::parse(headers, body)?;
+                let events: Vec<_> = events.into_iter().map(|event| IncomingEvent { event, hops_left: 0 }).collect();
+                let steps = Steps::default();
+                let is_admitted = ingress::passes(&filters, &events, &steps);
+                self.ring.charge(steps.used());
+                is_admitted
+            }
+        };
+        if is_admitted { Ok(()) } else { Err(IngressRejection::Forbidden { subject: sender.subject.clone() }) }
+    }
+
+    pub(super) fn identify(
+        &self,
+        admission: &StreamAdmission,
+        headers: &[(&str, &[u8])],
+    ) -> Result<Rc<VerifiedToken>, AuthError> {
         self.authenticator.identify(admission, headers, wall_clock_ms() / 1000)
     }
 

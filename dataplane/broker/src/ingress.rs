@@ -67,16 +67,39 @@ impl IncomingEvent<'_> {
 /// `steps`: for the whole request, because a batch has a thousand events.
 #[must_use]
 pub fn admits(admission: &StreamAdmission, subject: &str, events: &[IncomingEvent<'_>], steps: &Steps) -> bool {
-    let mut filters: Vec<&EventFilter> = Vec::new();
-    for grant in admission.grants.iter().filter(|grant| grant.subjects.has(subject)) {
-        if grant.filter == EventFilter::Everything {
-            return true;
+    match SubjectGrant::of(admission, subject) {
+        SubjectGrant::Nothing => false,
+        SubjectGrant::Everything => true,
+        SubjectGrant::Filtered(filters) => passes(&filters, events, steps),
+    }
+}
+
+/// The events that a sender may send.
+#[derive(Debug)]
+pub enum SubjectGrant<'a> {
+    Nothing,
+    Everything,
+    /// Those that pass one of these.
+    Filtered(Vec<&'a EventFilter>),
+}
+
+impl<'a> SubjectGrant<'a> {
+    #[must_use]
+    pub fn of(admission: &'a StreamAdmission, subject: &str) -> Self {
+        let mut filters = Vec::new();
+        for grant in admission.grants.iter().filter(|grant| grant.subjects.has(subject)) {
+            if grant.filter == EventFilter::Everything {
+                return Self::Everything;
+            }
+            filters.push(&grant.filter); // few, and only under policies with filters
         }
-        filters.push(&grant.filter); // few, and only under policies with filters
+        if filters.is_empty() { Self::Nothing } else { Self::Filtered(filters) }
     }
-    if filters.is_empty() {
-        return false;
-    }
+}
+
+/// Whether each event passes one of the filters.
+#[must_use]
+pub fn passes(filters: &[&EventFilter], events: &[IncomingEvent<'_>], steps: &Steps) -> bool {
     events.iter().all(|entering| {
         let mut bytes = entering.head(&[]);
         bytes.extend_from_slice(entering.event.data.bytes()); // an event is encoded as a whole
@@ -91,7 +114,7 @@ pub enum IngressRejection {
     /// Not an error: OPTIONS is answered with the allowed methods.
     #[error("")]
     Options,
-    #[error("there is no broker or channel at this path")]
+    #[error("there is no broker, channel or sink at this path")]
     UnknownPath,
     #[error(
         "events are not accepted {} here: see status.addresses of the object, and transport-encryption in ConfigMap \
@@ -148,6 +171,18 @@ pub fn read<'a>(
     headers: &'a [(&'a str, &'a [u8])],
     body: &'a [u8],
 ) -> Result<AcceptedRequest<'a>, IngressRejection> {
+    let (events, is_latin1) = parse(headers, body)?;
+    let carried = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(HOPS_HEADER));
+    let carried = carried.and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse::<u8>().ok());
+    let events = events.into_iter().map(|event| admit(stream, event, carried)).collect::<Result<_, _>>()?;
+    Ok(AcceptedRequest { stream, events, is_latin1 })
+}
+
+/// The events of a request, and whether its headers had bytes that are not valid UTF-8.
+pub fn parse<'a>(
+    headers: &'a [(&'a str, &'a [u8])],
+    body: &'a [u8],
+) -> Result<(Vec<CloudEvent<'a>>, bool), IngressRejection> {
     if is_compressed(headers.iter().copied()) {
         return Err(IngressRejection::Encoded);
     }
@@ -159,10 +194,7 @@ pub fn read<'a>(
         ContentKind::Batch => structured::parse_batch(body)?,
         ContentKind::Unknown => return Err(IngressRejection::Format),
     };
-    let carried = headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(HOPS_HEADER));
-    let carried = carried.and_then(|(_, value)| std::str::from_utf8(value).ok()?.parse::<u8>().ok());
-    let events = events.into_iter().map(|event| admit(stream, event, carried)).collect::<Result<_, _>>()?;
-    Ok(AcceptedRequest { stream, events, is_latin1 })
+    Ok((events, is_latin1))
 }
 
 /// The namespace of our own stream that sends this request, if it is internal.

@@ -14,6 +14,7 @@ pub mod delivery_log;
 mod delivery_log_writer;
 pub mod dns;
 pub mod engine;
+mod event_sinks;
 pub mod events_service;
 pub mod extension_headers;
 mod feed;

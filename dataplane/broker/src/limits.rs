@@ -72,6 +72,10 @@ pub const BACKOFF_MIN: Duration = Duration::from_millis(10);
 /// Bytes of base64 kept of a failed response's body for `knativeerrordata` (X-DLV-08).
 pub const ERROR_DATA_BYTES_MAX: usize = 1024;
 
+/// How long a sink behind the events listener may take to answer: twice the timeout of an adapter's own request, so that its
+/// response reaches the sender.
+pub const SINK_RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Largest response accepted from a subscriber, in bytes: a reply becomes a record of the log, so it has
 /// the default size of one event plus its headers.
 pub const ANSWER_BYTES_MAX: usize = 2 << 20;

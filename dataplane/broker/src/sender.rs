@@ -54,20 +54,20 @@ impl EventSender for HttpSender {
             return Err(PostError::Transport(format!("{} {what}", target.url).into()));
         }
         let Some(token) = self.token(target, timeout).await? else {
-            return self.send(target, request, None, timeout).await;
+            return self.send(target, request, DELIVERY, None, timeout).await;
         };
         let is_renewed = target.access_token.as_ref().filter(|pass| !pass.is_login());
         let Some(pass) = is_renewed else {
-            return self.send(target, request, Some(&token.value), timeout).await;
+            return self.send(target, request, DELIVERY, Some(&token.value), timeout).await;
         };
         // The token may expire in flight: the request is kept for a second attempt with a new token, which
         // is made once.
-        let outcome = self.send(target, request.clone(), Some(&token.value), timeout).await;
+        let outcome = self.send(target, request.clone(), DELIVERY, Some(&token.value), timeout).await;
         if !matches!(&outcome, Ok(answer) if answer.status == UNAUTHORIZED) {
             return outcome;
         }
         match self.newer_token(pass, &token).await {
-            Some(newer) => Box::pin(self.send(target, request, Some(&newer.value), timeout)).await,
+            Some(newer) => Box::pin(self.send(target, request, DELIVERY, Some(&newer.value), timeout)).await,
             None => outcome,
         }
     }
@@ -78,15 +78,37 @@ impl EventSender for HttpSender {
     }
 }
 
+/// The form of a request: that of a delivery, or of a client's request that is passed on.
+#[derive(Debug, Clone, Copy)]
+struct RequestForm {
+    method: Method,
+    /// See [`client::BufferedRequest::keeps_fields`].
+    keeps_fields: bool,
+}
+
+const DELIVERY: RequestForm = RequestForm { method: Method::Post, keeps_fields: false };
+
 impl HttpSender {
+    /// Passes a client's request on, and returns the response with all its fields.
+    pub(super) async fn forward(
+        &self,
+        target: &DeliveryTarget,
+        method: Method,
+        request: EncodedEvent,
+        timeout: Duration,
+    ) -> Result<LocalResponse, PostError> {
+        self.send(target, request, RequestForm { method, keeps_fields: true }, None, timeout).await
+    }
+
     async fn send(
         &self,
         target: &DeliveryTarget,
         request: EncodedEvent,
+        form: RequestForm,
         shown: Option<&str>,
         timeout: Duration,
     ) -> Result<LocalResponse, PostError> {
-        let sent = message(self.proxy.buffers.take(self.proxy.ring.now()), target, &request, shown, None);
+        let sent = message(self.proxy.buffers.take(self.proxy.ring.now()), target, &request, form, (shown, None));
         // A core Service has a host here and endpoints by port, and a delivery names the port.
         let is_routed = |table: &RoutingTable| {
             table.hosts.find(&target.host).is_some()
@@ -199,7 +221,8 @@ impl HttpSender {
         let UpstreamLink::Http1(upstream) = link else {
             return Err(PostError::Transport("the connection to the instance is not HTTP/1.1".into()));
         };
-        let edited = permit.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
+        let form = RequestForm { method: sent.method, keeps_fields: sent.keeps_fields };
+        let edited = permit.edits().map(|edits| message(BytesMut::new(), target, request, form, (token, Some(edits))));
         let (key, sent) = (PoolKey::Endpoint(permit.endpoint.id), edited.as_ref().unwrap_or(sent));
         let outcome = self.proxy.client.exchange_over(upstream, key, sent, ANSWER_BYTES_MAX, connecting.due).await;
         connecting.note(&permit, outcome.as_ref().map_or(0, |answer| answer.status));
@@ -302,14 +325,14 @@ fn message(
     mut out: BytesMut,
     target: &DeliveryTarget,
     request: &EncodedEvent,
-    token: Option<&str>,
-    edits: Option<&HeaderEdits>,
+    form: RequestForm,
+    (token, edits): (Option<&str>, Option<&HeaderEdits>),
 ) -> client::BufferedRequest {
     let head_bytes = FIRST_LINES_BYTES + request.fields.len() + token.map_or(0, str::len);
     let is_small = request.body.len() <= JOINED_BODY_BYTES_MAX;
     let (behind, apart) = if is_small { (&*request.body, Bytes::new()) } else { (&[][..], request.body.clone()) };
     out.reserve(head_bytes + behind.len());
-    out.put_slice(b"POST ");
+    out.put_slice(if form.method == Method::Get { b"GET " } else { b"POST " });
     let path = if target.path.is_empty() { "/" } else { &*target.path };
     match edits.and_then(HeaderEdits::path) {
         None => out.put_slice(path.as_bytes()),
@@ -333,7 +356,8 @@ fn message(
     }
     out.put_slice(b"\r\n");
     out.put_slice(behind);
-    client::BufferedRequest { head: out.freeze(), body: apart, method: Method::Post }
+    let RequestForm { method, keeps_fields } = form;
+    client::BufferedRequest { head: out.freeze(), body: apart, method, keeps_fields }
 }
 
 #[cfg(test)]
@@ -347,7 +371,7 @@ mod tests {
         for (length, behind) in [(0, 0), (JOINED_BODY_BYTES_MAX, JOINED_BODY_BYTES_MAX), (5000, 0)] {
             let body: Vec<u8> = (0..length).map(|n| n as u8).collect();
             let request = EncodedEvent { fields: b"ce-id: 1\r\n".to_vec(), body: body.clone().into() };
-            let sent = message(BytesMut::new(), &target("http://s/"), &request, Some("Bearer token"), None);
+            let sent = message(BytesMut::new(), &target("http://s/"), &request, DELIVERY, (Some("Bearer token"), None));
             let head = format!(
                 "POST / HTTP/1.1\r\nHost: s\r\nContent-Length: {length}\r\nce-id: 1\r\n\
                  Authorization: Bearer token\r\n\r\n"

@@ -30,6 +30,7 @@ use super::delivery::EventSender as _;
 use super::delivery_log;
 use super::dns::{DnsResolver, system};
 use super::engine::BrokerEngine;
+use super::event_sinks::{self, SinkRequest};
 use super::events_service::{EventsService, EventsServiceFactory, LocalBoxFuture};
 use super::ingress::{self, IngressRejection, with_methods};
 use super::limits::{BODIES_BYTES_MAX, BODY_BYTES_MAX};
@@ -149,10 +150,18 @@ impl EventsServer {
     /// Rejects a request by its head if its sender is not authenticated.
     fn reject(&self, by_tls: bool, request: RequestView<'_>) -> Option<LocalResponse> {
         let table = self.table();
-        let stream = ingress::find(&table, request.path()).filter(|_| table.events_by.accepts(by_tls))?;
-        stream.admission.as_ref()?;
-        let headers: Vec<_> = request.fields().collect(); // views; rare: a large event, or HTTP/2
-        self.events.reject_unauthenticated(stream, request.method(), &headers)
+        if !table.events_by.accepts(by_tls) {
+            return None;
+        }
+        let headers = || request.fields().collect::<Vec<_>>(); // views; rare: a large event, or HTTP/2
+        if let Some(stream) = ingress::find(&table, request.path()) {
+            stream.admission.as_ref()?;
+            return self.events.reject_unauthenticated(stream, request.method(), &headers());
+        }
+        let (sink, _) = event_sinks::find(&table, request.path())?;
+        let admission = sink.admission.as_ref().filter(|_| request.method() != "OPTIONS")?;
+        let why = self.events.identify(admission, &headers()).err()?;
+        Some(ingress::refused(&why.into()))
     }
 
     async fn answer(&self, by_tls: bool, request: RequestView<'_>, body: &Bytes) -> LocalResponse {
@@ -166,6 +175,13 @@ impl EventsServer {
             Some(stream) if stream.in_order && method == "POST" && self.senders.is_remote(&stream.name) => {
                 self.senders.send(&stream.name, path, &headers, body).await
             }
+            None => match event_sinks::find(&table, path) {
+                Some((sink, rest)) => {
+                    let request = SinkRequest { method, rest, headers: &headers, body };
+                    event_sinks::answer(&self.events, &self.sender, sink, request).await
+                }
+                None => self.events.answer(&table, method, path, &headers, body).await,
+            },
             _ => self.events.answer(&table, method, path, &headers, body).await,
         }
     }

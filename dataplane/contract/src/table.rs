@@ -11,6 +11,7 @@ mod listeners;
 mod not_ready;
 mod retention;
 mod route;
+mod sink_route;
 mod traffic_policy;
 
 use std::sync::Arc;
@@ -43,6 +44,7 @@ pub use route::{
     MirrorDestination, MirrorFraction, MirrorPolicy, MirrorSet, PathMatch, PathRewrite, PathRewriteError, Redirect,
     RequestConditions, RequestMatch, Route, RouteFilters, RouteMatch, RouteReply, RouteRequest, ValueMatch,
 };
+pub use sink_route::SinkRoute;
 pub use traffic_policy::{
     AffinityCookie, STICKY_COOKIE, SessionAffinity, SessionKey, TrafficPolicy, mix, names_clients,
 };
@@ -62,6 +64,8 @@ pub struct RoutingTable {
     pub any_host: Option<Arc<Route>>,
     /// By request path on the events listener: `/brokers/NAMESPACE/NAME`.
     pub streams: PersistentMap<Arc<EventStream>>,
+    /// By request path on the events listener: `/sinks/PLURAL/NAMESPACE/NAME`.
+    pub event_sinks: Arc<PersistentMap<SinkRoute>>,
     /// The secret in requests that streams of this process send each other. Empty: no request is accepted as internal.
     pub internal_key: Arc<str>,
     /// Pending events of streams and subscribers that were deleted; the same in every table.

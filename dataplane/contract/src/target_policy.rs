@@ -158,15 +158,15 @@ impl TargetPolicy {
         Err(TargetRefused { address, reason })
     }
 
-    /// The same for an event that is sent to `path`: Brokers and Channels of this process are sinks too, and its events
-    /// listener serves nothing else.
+    /// The same for an event that is sent to `path`: Brokers, Channels and sinks of this process are targets too, and its
+    /// events listener serves nothing else.
     ///
     /// # Errors
     /// The policy refuses it.
     pub fn check_delivery(&self, address: SocketAddr, path: &str) -> Result<(), TargetRefused> {
         match self.check(address) {
             Err(TargetRefused { reason: RefusalReason::OwnListener(ListenerRole::Events), .. })
-                if path.starts_with("/brokers/") || path.starts_with("/channels/") =>
+                if ["/brokers/", "/channels/", "/sinks/"].iter().any(|begin| path.starts_with(begin)) =>
             {
                 Ok(())
             }

@@ -57,7 +57,7 @@ fn server_with(ring: &Ring, bodies: &BodyBudget) -> std::net::SocketAddr {
 
 fn post(path: &str, body: &[u8]) -> BufferedRequest {
     let head = format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len());
-    BufferedRequest { head: head.into(), body: Bytes::copy_from_slice(body), method: Method::Post }
+    BufferedRequest { head: head.into(), body: Bytes::copy_from_slice(body), method: Method::Post, keeps_fields: false }
 }
 
 fn on_both<F: Future<Output = ()>>(script: impl Fn(Ring) -> F) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering as Atomic};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use adapter::{DeliveryResult, Error, Intake};
 use krafka::consumer::{AutoOffsetReset, Consumer, ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition};
@@ -16,8 +16,13 @@ use crate::offset_tracker::OffsetTracker;
 
 /// A poll returns after this time without records, so that a stop is seen.
 const POLL_TIMEOUT: Duration = Duration::from_millis(500);
+/// While partitions are paused and the client's buffer is full, a poll returns at once without a record. The pause lets the
+/// deliveries of this thread go on, which make room.
+const EMPTY_POLL_PAUSE: Duration = Duration::from_millis(5);
 /// Records of one poll.
 const POLL_RECORDS_MAX: u16 = 512;
+/// How often the lag is computed.
+const LAG_INTERVAL: Duration = Duration::from_secs(1);
 /// Before partitions go to another consumer, records in flight are settled within this time.
 const REVOKE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -43,6 +48,7 @@ pub(super) struct ConsumerSession {
     commit: Option<Commit>,
     is_paused: bool,
     is_ready: bool,
+    lag_reported: Option<Instant>,
 }
 
 /// What the rebalance waits for.
@@ -111,6 +117,7 @@ impl ConsumerSession {
             commit: None,
             is_paused: false,
             is_ready: false,
+            lag_reported: None,
         })
     }
 
@@ -145,6 +152,7 @@ impl ConsumerSession {
                     self.poll = None;
                     let records = result.map_err(failed)?;
                     self.adopt(&records, intake).await?;
+                    self.report_lag(intake).await;
                     for record in records {
                         self.push(record, intake, config, source);
                     }
@@ -153,6 +161,18 @@ impl ConsumerSession {
             }
         }
         Ok(())
+    }
+
+    /// From the watermarks of the last responses: no request is sent.
+    async fn report_lag(&mut self, intake: &Intake<Position>) {
+        if self.lag_reported.is_some_and(|last| last.elapsed() < LAG_INTERVAL) {
+            return;
+        }
+        self.lag_reported = Some(Instant::now());
+        let partitions = self.consumer.lag().await;
+        // A partition without a response yet is not counted: its lag comes with the next report.
+        let events = partitions.values().filter_map(|partition| partition.lag).sum();
+        intake.set_lag(events, u32::try_from(partitions.len()).unwrap_or(u32::MAX));
     }
 
     pub(super) async fn close(&mut self) -> Result<(), Error> {
@@ -165,7 +185,13 @@ impl ConsumerSession {
     fn begin(&mut self) {
         if self.poll.is_none() {
             let consumer = Arc::clone(&self.consumer);
-            self.poll = Some(Box::pin(async move { consumer.poll(POLL_TIMEOUT).await }));
+            self.poll = Some(Box::pin(async move {
+                let records = consumer.poll(POLL_TIMEOUT).await;
+                if records.as_ref().is_ok_and(Vec::is_empty) {
+                    tokio::time::sleep(EMPTY_POLL_PAUSE).await;
+                }
+                records
+            }));
         }
         if self.commit.is_none() && !self.dirty.is_empty() {
             let consumer = Arc::clone(&self.consumer);

@@ -21,7 +21,7 @@ use types::shared::{ConditionStatus, HasConditions as _, controller, label, name
 use types::sources::adapter::{AdapterProgram, SecretData};
 
 use template::{AdapterTemplate, Secrets, hash_of, program, secret_names};
-pub(crate) use template::{service_name, service_of};
+pub(crate) use template::{TOKEN_FILE, service_name, service_of};
 
 /// How often the controller looks for a missing Secret or program.
 const MISSING_POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -67,6 +67,11 @@ pub(crate) struct AdapterRequest<'a, O> {
     pub(crate) sections: AdapterSections,
     pub(crate) variables: Vec<(&'static str, String)>,
     pub(crate) service_account_name: Option<&'a str>,
+    /// The adapter gets a token of its account for this audience, in [`TOKEN_FILE`].
+    pub(crate) token_audience: Option<&'a str>,
+    pub(crate) memory_max: Option<&'a str>,
+    /// Clients outside send requests to it.
+    pub(crate) is_public: bool,
     pub(crate) instances: u32,
 }
 
@@ -112,10 +117,17 @@ pub(crate) async fn deploy<O: NamespacedObject>(
         sender: &request.sections.sender,
         variables: request.variables,
         service_account_name: request.service_account_name,
+        token_audience: request.token_audience,
+        memory_max: request.memory_max,
         instances: request.instances,
     };
     match template.service(request.owner, request.service) {
-        Ok(service) => apply_service(context, item, request.owner, service).await,
+        Ok(mut service) => {
+            if request.is_public {
+                service.metadata.labels = None;
+            }
+            apply_service(context, item, request.owner, service).await
+        }
         Err(why) => Ok(Deployment::failed("TemplateInvalid", why)),
     }
 }

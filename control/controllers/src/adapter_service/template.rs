@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::api::NamespacedObject;
 use crate::owned_child::owner_references;
-use types::adapter_program::{AdapterProgram, TRANSPORTS};
+use types::adapter_program::{AdapterProgram, is_built_in};
 use types::serving::annotations::{CLUSTER_LOCAL, RUNTIME_CLASS, STATE_DIRECTORY, VISIBILITY};
 use types::serving::service::{Service, ServiceSpec};
 use types::shared::namespace;
@@ -18,6 +18,10 @@ const CONFIG_HASH: &str = "adapters.sluicegate.dev/config-hash";
 const STATE: (&str, &str) = ("ADAPTER_STATE", "$(STATE_DIRECTORY)");
 /// Where Secrets are mounted, each in a directory of its name.
 const SECRETS: &str = "/var/run/sluicegate/secrets";
+/// Where the token for a sink is mounted.
+const TOKEN_DIRECTORY: &str = "/var/run/sluicegate/token";
+/// The token for a sink that authenticates senders.
+pub(crate) const TOKEN_FILE: &str = "/var/run/sluicegate/token/token";
 /// The program of the built-in transports. It is installed next to this one.
 const PROGRAM: &str = "sluicegate-adapters";
 
@@ -51,7 +55,7 @@ pub(crate) fn program(asked: &AdapterProgram) -> Result<AdapterExecutable, Strin
     let Some(transport) = &asked.transport else {
         return Ok(AdapterExecutable::Image(asked.image.clone().unwrap_or_default()));
     };
-    if !TRANSPORTS.contains(&transport.as_str()) {
+    if !is_built_in(transport) {
         return Err(format!(
             "there is no transport {transport} yet; use an AdapterSource or AdapterSink with an image"
         ));
@@ -117,6 +121,10 @@ pub(crate) struct AdapterTemplate<'a> {
     /// Further environment variables.
     pub(crate) variables: Vec<(&'static str, String)>,
     pub(crate) service_account_name: Option<&'a str>,
+    /// The audience of the token in [`TOKEN_FILE`].
+    pub(crate) token_audience: Option<&'a str>,
+    /// The memory of an instance, as a Kubernetes quantity.
+    pub(crate) memory_max: Option<&'a str>,
     pub(crate) instances: u32,
 }
 
@@ -138,12 +146,20 @@ impl AdapterTemplate<'_> {
             let path = format!("{SECRETS}/{secret}");
             (volume, json!({ "name": format!("secret-{nth}"), "mountPath": path, "readOnly": true }))
         };
-        let (volumes, mounts): (Vec<Value>, Vec<Value>) = self.secrets.0.keys().enumerate().map(volume).unzip();
+        let (mut volumes, mut mounts): (Vec<Value>, Vec<Value>) = self.secrets.0.keys().enumerate().map(volume).unzip();
+        if let Some(audience) = self.token_audience {
+            let token = json!({ "serviceAccountToken": { "audience": audience, "path": "token" } });
+            volumes.push(json!({ "name": "token", "projected": { "sources": [token], "defaultMode": 0o400 } }));
+            mounts.push(json!({ "name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": true }));
+        }
         let mut container = json!({
             "env": self.environment(),
             "volumeMounts": mounts,
             "readinessProbe": { "httpGet": { "path": "/readyz" }, "periodSeconds": 1 },
         });
+        if let Some(memory) = self.memory_max {
+            container["resources"] = json!({ "limits": { "memory": memory } });
+        }
         match self.program {
             AdapterExecutable::Command(path, transport) => {
                 container["image"] = format!("adapters.sluicegate.dev/{transport}").into();
@@ -231,6 +247,8 @@ mod tests {
             sender: &sender,
             variables: vec![("K_SINK", sink.to_owned())],
             service_account_name: None,
+            token_audience: None,
+            memory_max: None,
             instances: 1,
         };
         template.service(source, "orders-adapter").unwrap()

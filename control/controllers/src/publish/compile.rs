@@ -30,12 +30,16 @@ pub(super) fn compile(model: &mut RoutingModel) -> RoutingTable {
         }
     }
     for owner in take(&mut model.stale_owners) {
-        let RoutingModel { routes, backends, loads, table, static_routes: fixed, .. } = model;
+        let RoutingModel { routes, backends, loads, table, static_routes: fixed, private_hosts, .. } = model;
         let mut known = BackendTable { backends, loads };
         for rule in routes.get(&*owner).into_iter().flatten() {
             let route = compile_route(rule, &mut known).map(Arc::new);
             if let Some(listener) = &rule.listener {
                 rule.hosts.iter().for_each(|host| listener_state::set_route(table, listener, host, route.clone()));
+                continue;
+            }
+            if let Some(host) = private_hosts.get(&*owner) {
+                set_route(table, host, route);
                 continue;
             }
             for host in rule.hosts.iter().filter(|host| !fixed.contains_key(&***host)) {

@@ -37,6 +37,8 @@ pub(super) struct RoutingModel {
     /// The owners of the rules that use a backend, by its key; in order. Mostly one, for which a set would allocate
     /// eleven slots.
     pub(super) backend_owners: HashMap<String, Vec<Box<str>>>,
+    /// The only hosts of private routes, by their owners.
+    pub(super) private_hosts: HashMap<String, String>,
     /// Hosts from the command line: objects cannot claim them.
     pub(super) static_routes: HashMap<String, Arc<Route>>,
     /// The last id given to an address that is not an instance's.
@@ -142,10 +144,26 @@ impl RoutingModel {
         }
     }
 
+    /// Returns whether it was another.
+    pub(super) fn set_private_host(&mut self, owner: &str, host: Option<String>) -> bool {
+        let before = match &host {
+            Some(host) => self.private_hosts.insert(owner.to_owned(), host.clone()),
+            None => self.private_hosts.remove(owner),
+        };
+        if before == host {
+            return false;
+        }
+        let shown = self.routes.get(owner).into_iter().flatten().flat_map(|rule| &rule.hosts);
+        self.released_hosts.extend(shown.cloned().chain(before.map(Arc::from)));
+        self.stale_owners.insert(owner.to_owned());
+        true
+    }
+
     /// Takes the rules of `owner` away, with their hosts. What they led to stays until
     /// [`Model::drop_unused`], since the next rules may lead there too.
     pub(super) fn remove_rules(&mut self, owner: &str) -> Option<Vec<HostRule>> {
         let rules = self.routes.remove(owner)?;
+        self.released_hosts.extend(self.private_hosts.get(owner).map(|host| (None, Arc::from(host.as_str()))));
         for rule in &rules {
             for host in &rule.hosts {
                 if rule.listener.is_none() {

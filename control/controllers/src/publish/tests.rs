@@ -358,3 +358,23 @@ fn filters_of_a_rule_and_its_shares_are_compiled_together() {
     let MirrorDestination::Backend(mirror) = &filters.mirrors[0].destination else { panic!("{filters:?}") };
     assert_eq!((&*mirror.key, mirror.endpoints.len()), ("ns/m", 1));
 }
+
+/// A private Route is served under its private host alone, from the first table on, and under its own hosts again later.
+#[test]
+fn private_route_has_no_host_for_clients() {
+    let (publisher, tables) = publisher();
+    publisher.set_backend("ns/r", spec());
+    publisher.set_private("ns/a", true);
+    publisher.set_route("ns/a", rule("a.ns.test", "ns/r")).unwrap();
+    publisher.start();
+    let private = publisher.private_host("ns/a");
+    let hosts = |wanted: &str| tables.lock().unwrap().last().unwrap().hosts.find(wanted).is_some();
+    assert_eq!((hosts("a.ns.test"), hosts(&private)), (false, true));
+    publisher.set_private("ns/a", false);
+    publisher.start();
+    assert_eq!((hosts("a.ns.test"), hosts(&private)), (true, false));
+    publisher.set_private("ns/a", true);
+    publisher.remove_route("ns/a");
+    publisher.start();
+    assert_eq!((hosts("a.ns.test"), hosts(&private)), (false, false));
+}

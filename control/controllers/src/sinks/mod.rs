@@ -13,11 +13,13 @@ use crate::api::{Error, NamespacedObject, now};
 use crate::context::ControllerContext;
 use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches, newest};
 use crate::informer_cache::InformerCache;
+use crate::sender_policy;
+use crate::sink_admission::{self, SinkAdmission, SinkReach};
 use crate::work_queue::{ControllerKind, WorkItem};
 use types::kind_registry::ResourceStrategy;
 use types::serving::service::Service;
-use types::shared::{Addressable, name, namespace};
-use types::sinks::{ADDRESSABLE, AdapterSinkKind};
+use types::shared::{name, namespace};
+use types::sinks::AdapterSinkKind;
 use types::sources::adapter::SecretData;
 
 /// Sinks of one kind that an adapter runs.
@@ -33,11 +35,15 @@ impl<A: NamespacedObject + ResourceStrategy + AdapterSinkKind> Controller for Ad
 
     fn watches<'a>(&'a self, _: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches.own_primary(self.kind(), &self.cache);
+        sender_policy::watch_cache(watches, self.kind(), &self.cache);
         watches.enqueue::<Service, _>(|change| owner_item(newest(change)?, A::META.kind));
     }
 
     fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
-        Box::pin(async { remove_unused_state(context) })
+        Box::pin(async {
+            remove_unused_state(context);
+            sink_admission::restore_adapter_sinks::<A>(context, A::SERVICE_SUFFIX).await;
+        })
     }
 
     fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
@@ -45,19 +51,23 @@ impl<A: NamespacedObject + ResourceStrategy + AdapterSinkKind> Controller for Ad
     }
 }
 
-async fn reconcile<A: NamespacedObject + AdapterSinkKind>(
+async fn reconcile<A: NamespacedObject + ResourceStrategy + AdapterSinkKind>(
     context: &ControllerContext,
     cache: &InformerCache<A>,
     item: &WorkItem,
 ) -> Result<(), Error> {
     let service = service_name(&item.name, A::SERVICE_SUFFIX);
     let Some(sink) = cache.get(&item.namespace, &item.name) else {
+        let route = format!("{}/{service}", item.namespace);
+        sink_admission::remove::<A>(context, (&item.namespace, &item.name), &route);
         remove_state(context, item, &service);
         return Ok(());
     };
     if sink.meta().deletion_timestamp.is_some() {
         return Ok(()); // garbage collection deletes the Service
     }
+    let admission = SinkAdmission::of::<A>(context, sink.meta());
+    admission.publish_adapter(context, sink.meta(), &service);
     let plan = sink.plan();
     let request = AdapterRequest {
         owner: &*sink,
@@ -66,6 +76,9 @@ async fn reconcile<A: NamespacedObject + AdapterSinkKind>(
         sections: AdapterSections { receiver: None, sender: plan.sink.clone() },
         variables: vec![("NAMESPACE", namespace(sink.meta()).to_owned()), ("NAME", name(sink.meta()).to_owned())],
         service_account_name: plan.service_account_name.as_deref(),
+        token_audience: None,
+        memory_max: None,
+        is_public: false,
         instances: 1,
     };
     let finish = |sections: &mut AdapterSections, found: &BTreeMap<String, SecretData>| {
@@ -74,24 +87,19 @@ async fn reconcile<A: NamespacedObject + AdapterSinkKind>(
     let deployed = deploy(context, item, request, finish).await?;
     let address = context.caches.services.get(&item.namespace, &service);
     let address = address.and_then(|service| service.status.as_ref()?.address.clone());
+    let reach = address.map(|own| admission.reach(context, own));
+    context.publisher.flush().await;
     let mut after = (*sink).clone();
-    set_status(&mut after, address, &deployed);
+    set_status(&mut after, reach, &deployed);
     context.set_status(&*sink, &after).await
 }
 
-fn set_status<A: NamespacedObject + AdapterSinkKind>(
-    sink: &mut A,
-    address: Option<Addressable>,
-    deployed: &Deployment,
-) {
+fn set_status<A: NamespacedObject + AdapterSinkKind>(sink: &mut A, reach: Option<SinkReach>, deployed: &Deployment) {
     let generation = sink.meta().generation;
     let status = sink.status_mut();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = A::CONDITIONS.manage(&before, now());
-    match &address {
-        Some(_) => conditions.mark_true(ADDRESSABLE),
-        None => conditions.mark_unknown(ADDRESSABLE, "Deploying", "the Service of the adapter has no address yet"),
-    }
+    let (addresses, policies) = SinkReach::mark_optional(reach, &mut conditions);
     deployed.mark(&mut conditions, A::DEPLOYED_CONDITION);
     for kind in A::READY_CONDITIONS {
         match deployed {
@@ -99,19 +107,18 @@ fn set_status<A: NamespacedObject + AdapterSinkKind>(
             _ => conditions.mark_unknown(kind, "AdapterNotReady", "the adapter is not connected yet"),
         }
     }
-    for kind in A::UNUSED_CONDITIONS {
-        conditions.mark_true_with_reason(kind, "NotSupported", "the sink accepts events of all senders in the cluster");
-    }
-    status.addresses = address.iter().cloned().collect();
-    status.address = address;
+    A::INDEPENDENT_CONDITIONS.iter().for_each(|kind| conditions.mark_true(kind));
+    (status.address, status.addresses, status.policies) = (addresses.primary, addresses.all, policies);
     conditions.finish_into(&mut status.base, generation);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sender_policy::SenderPolicy;
+    use crate::stream_addresses::StatusAddresses;
     use serde_json::json;
-    use types::shared::ConditionStatus;
+    use types::shared::{Addressable, ConditionStatus};
     use types::sinks::kafka::KafkaSink;
 
     /// TRN-29: a sink is Ready once it has an address and its adapter is connected.
@@ -119,7 +126,10 @@ mod tests {
     fn sink_is_ready_with_address_and_adapter() {
         let concluded = |address: Option<Addressable>, deployed: Deployment| {
             let mut sink: KafkaSink = serde_json::from_value(json!({ "metadata": {}, "spec": {} })).unwrap();
-            set_status(&mut sink, address, &deployed);
+            let addresses = |own: Addressable| StatusAddresses { all: vec![own.clone()], primary: Some(own) };
+            let policy = SenderPolicy::default();
+            let reach = address.map(|own| SinkReach { addresses: Ok(addresses(own)), policy });
+            set_status(&mut sink, reach, &deployed);
             let status = sink.status.unwrap();
             let ready = status.base.conditions.iter().find(|one| one.kind == "Ready").unwrap().status;
             (ready, status.addresses.len())

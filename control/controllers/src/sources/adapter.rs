@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::event_types;
+use super::{consumer_scaling, event_types};
 use crate::adapter_service::{
-    AdapterRequest, AdapterSections, Deployment, deploy, owner_item, remove_state, remove_unused_state, service_name,
+    AdapterRequest, AdapterSections, Deployment, TOKEN_FILE, deploy, owner_item, remove_state, remove_unused_state,
+    service_name,
 };
 use crate::api::{Error, NamespacedObject, now};
 use crate::context::ControllerContext;
 use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches, newest};
 use crate::destination_resolver::{DestinationAddress, ResolveError};
 use crate::informer_cache::InformerCache;
-use crate::oidc_identity::OidcIdentity;
+use crate::oidc_identity::{self, OidcIdentity};
 use crate::work_queue::{ControllerKind, WorkItem};
 use types::kind_registry::ResourceStrategy;
 use types::serving::annotations::SERVICE;
@@ -36,8 +37,11 @@ impl<A: NamespacedObject + ResourceStrategy + AdapterBacked> Controller for Adap
         ControllerKind::new(A::META.kind)
     }
 
-    fn watches<'a>(&'a self, _: &'a ControllerContext, watches: &mut Watches<'a>) {
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches.own_primary(self.kind(), &self.cache);
+        if A::HAS_CONSUMERS {
+            watches.task(consumer_scaling::run(context, &self.cache));
+        }
         watches.enqueue::<Service, _>(|change| owner_item(newest(change)?, A::META.kind));
     }
 
@@ -50,7 +54,7 @@ impl<A: NamespacedObject + ResourceStrategy + AdapterBacked> Controller for Adap
     }
 }
 
-async fn reconcile<A: NamespacedObject + AdapterBacked>(
+async fn reconcile<A: NamespacedObject + ResourceStrategy + AdapterBacked>(
     context: &ControllerContext,
     cache: &InformerCache<A>,
     item: &WorkItem,
@@ -66,12 +70,19 @@ async fn reconcile<A: NamespacedObject + AdapterBacked>(
     }
     let mut plan = source.plan();
     let sink = context.resolver.resolve(item, source.sink()).await?;
+    let mut after = (*source).clone();
+    let had = after.status_mut().auth.clone();
+    let identity = match &plan.service_account_name {
+        Some(own) if context.settings().event_features.authenticates() => OidcIdentity::Created(own.clone()),
+        _ => oidc_identity::reconcile_account(context, item, &*source, had.as_ref()).await?,
+    };
     let deployed = match &sink {
-        Ok(sink) => start(context, item, &*source, &mut plan, sink).await?,
+        Ok(sink) => start(context, item, &*source, &mut plan, (sink, &identity)).await?,
         Err(_) => Deployment::Waiting("SinkNotResolved", "the adapter is started once its sink is known".to_owned()),
     };
-    let mut after = (*source).clone();
-    set_status(&mut after, &plan, sink, &deployed);
+    let running = context.caches.services.get(&item.namespace, &service);
+    let url = running.as_ref().and_then(|service| service.status.as_ref()?.url.as_deref());
+    set_status(&mut after, &plan, sink, &identity, (&deployed, url));
     let attributes = after.status_mut().ce_attributes.clone();
     context.set_status(&*source, &after).await?;
     event_types::reconcile(context, &*source, &attributes).await
@@ -83,7 +94,7 @@ async fn start<A: NamespacedObject + AdapterBacked>(
     item: &WorkItem,
     source: &A,
     plan: &mut AdapterPlan,
-    sink: &DestinationAddress,
+    (sink, identity): (&DestinationAddress, &OidcIdentity),
 ) -> Result<Deployment, Error> {
     let service = service_name(&item.name, A::SERVICE_SUFFIX);
     if plan.instances == 0 {
@@ -93,13 +104,20 @@ async fn start<A: NamespacedObject + AdapterBacked>(
     if let Err(ResolveError(why)) = resolve_dead_letter_sink(context, item, &mut plan.delivery).await? {
         return Ok(Deployment::failed("DeadLetterSinkNotFound", why));
     }
+    let account = match identity.account_for(sink) {
+        Ok(account) => plan.service_account_name.as_deref().or(account),
+        Err(why) => return Ok(Deployment::failed("ServiceAccountNotOwned", why)),
+    };
     let request = AdapterRequest {
         owner: source,
         service: &service,
         program: &plan.program,
         sections: sections(source, plan, sink),
         variables: variables(source, plan, sink),
-        service_account_name: plan.service_account_name.as_deref(),
+        service_account_name: account,
+        token_audience: sink.audience.as_deref(),
+        memory_max: None,
+        is_public: A::IS_PUBLIC,
         instances: plan.instances,
     };
     let finish = |sections: &mut AdapterSections, found: &BTreeMap<String, SecretData>| match &mut sections.receiver {
@@ -140,24 +158,40 @@ fn set_status<A: NamespacedObject + AdapterBacked>(
     source: &mut A,
     plan: &AdapterPlan,
     sink: Result<DestinationAddress, ResolveError>,
-    deployed: &Deployment,
+    identity: &OidcIdentity,
+    (deployed, url): (&Deployment, Option<&str>),
 ) {
     let events = broker_events(source, plan);
+    let note = url.and_then(|url| source.deployed_note(url));
     let (generation, own_name) = (source.meta().generation, name(source.meta()).to_owned());
     let status = source.status_mut();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = A::CONDITIONS.manage(&before, now());
     status.ce_attributes.clear();
-    (status.sink_uri, status.sink_ca_certs) = (None, None);
+    (status.sink_uri, status.sink_ca_certs, status.sink_audience) = (None, None, None);
+    status.auth = identity.status();
     match sink {
         Ok(found) => {
             conditions.mark_true(A::SINK_CONDITION);
-            (status.sink_uri, status.sink_ca_certs) = (Some(found.url), found.ca_certs);
+            (status.sink_uri, status.sink_ca_certs, status.sink_audience) =
+                (Some(found.url), found.ca_certs, found.audience);
             status.ce_attributes = events;
         }
         Err(ResolveError(why)) => conditions.mark_false(A::SINK_CONDITION, "NotFound", &why),
     }
     deployed.mark(&mut conditions, A::DEPLOYED_CONDITION);
+    if let Some((reason, why)) = note.filter(|_| *deployed == Deployment::Ready) {
+        conditions.mark_true_with_reason(A::DEPLOYED_CONDITION, reason, &why);
+    }
+    match (A::SECRETS_CONDITION, deployed) {
+        (Some(kind), Deployment::Failed(reason, why))
+            if ["SecretNotFound", "SecretInvalid"].contains(&reason.as_str()) =>
+        {
+            conditions.mark_false(kind, reason, why);
+        }
+        (Some(kind), _) => conditions.mark_true(kind),
+        (None, _) => {}
+    }
     for kind in A::READY_CONDITIONS {
         match deployed {
             Deployment::Ready => conditions.mark_true(kind),
@@ -165,7 +199,7 @@ fn set_status<A: NamespacedObject + AdapterBacked>(
         }
     }
     if let Some(kind) = A::IDENTITY_CONDITION {
-        OidcIdentity::Disabled.mark(&mut conditions, kind);
+        identity.mark(&mut conditions, kind);
     }
     if let Some(condition) = A::EVENT_TYPES_CONDITION {
         let reason = if status.ce_attributes.is_empty() { "NoneDeclared" } else { "" };
@@ -197,6 +231,9 @@ fn sections<A: AdapterBacked>(source: &A, plan: &AdapterPlan, sink: &Destination
         .as_ref()
         .is_some_and(|sink| ["Broker", "Channel", "InMemoryChannel"].contains(&sink.kind.as_str()));
     let mut sender = json!({ "sinkUri": sink.url, "batch": accepts_batches });
+    if sink.audience.is_some() {
+        sender["token"] = TOKEN_FILE.into();
+    }
     if !plan.delivery.is_null() {
         sender["delivery"] = plan.delivery.clone();
     }

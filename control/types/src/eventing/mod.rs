@@ -1,8 +1,9 @@
-//! `eventing.knative.dev`: Broker, Trigger, EventType and EventPolicy, and the rules that they share.
+//! `eventing.knative.dev`: Broker, Trigger, EventType, EventPolicy and EventTransform, and the rules that they share.
 
 pub mod broker;
 pub mod delivery_features;
 pub mod event_policy;
+pub mod event_transform;
 pub mod event_type;
 pub mod event_type_versions;
 pub mod filters;
@@ -31,5 +32,6 @@ pub fn entries() -> Vec<KindEntry> {
         event_type_versions::v1beta3(),
         event_type_versions::v1beta1(),
         KindEntry::of::<event_policy::EventPolicy>(),
+        KindEntry::of::<event_transform::EventTransform>(),
     ]
 }

@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ADDRESSABLE, AdapterSinkKind, AdapterSinkPlan, DEPLOYED, SINK, SinkStatus};
+use super::{ADDRESSABLE, AdapterSinkKind, AdapterSinkPlan, DEPLOYED, EVENT_POLICIES_READY, SINK, SinkStatus};
 use crate::adapter_program::AdapterProgram;
 use crate::adapter_schemas::validate_section;
 use crate::field_errors::FieldErrors;
@@ -33,7 +33,7 @@ pub struct AdapterSinkSpec {
     pub service_account_name: Option<String>,
 }
 
-sink! { AdapterSink { conditions: [ADDRESSABLE, DEPLOYED] } }
+sink! { AdapterSink { conditions: [ADDRESSABLE, DEPLOYED, EVENT_POLICIES_READY] } }
 
 impl AdapterSinkKind for AdapterSink {
     const DEPLOYED_CONDITION: &'static str = DEPLOYED;

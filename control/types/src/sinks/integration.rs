@@ -74,7 +74,8 @@ sink! {
 
 impl AdapterSinkKind for IntegrationSink {
     const DEPLOYED_CONDITION: &'static str = DEPLOYMENT_READY;
-    const UNUSED_CONDITIONS: &'static [&'static str] = &[EVENT_POLICIES_READY, CERTIFICATE_READY];
+    /// The events listener has the certificate.
+    const INDEPENDENT_CONDITIONS: &'static [&'static str] = &[CERTIFICATE_READY];
     const SERVICE_SUFFIX: &'static str = "-integrationsink";
 
     fn plan(&self) -> AdapterSinkPlan {

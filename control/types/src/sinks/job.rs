@@ -13,7 +13,7 @@ use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
 use crate::kind_registry::{KindEntry, KindMeta, RequestContext, ResourceStrategy};
 use crate::schema;
-use crate::shared::{Addressable, Status};
+use crate::shared::{Addressable, AppliedPolicy, Status};
 use crate::workloads::job::narrow_job_spec;
 
 /// On a Job, and on the Secret with its event: the name of the JobSink.
@@ -65,6 +65,9 @@ pub struct JobSinkStatus {
     /// All addresses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<Addressable>,
+    /// The EventPolicies that apply to it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<AppliedPolicy>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub job: Option<EventJobStatus>,
 }

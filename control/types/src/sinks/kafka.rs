@@ -79,7 +79,6 @@ impl AdapterSinkKind for KafkaSink {
     const DEPLOYED_CONDITION: &'static str = DATA_PLANE_AVAILABLE;
     const READY_CONDITIONS: &'static [&'static str] =
         &[CONFIG_MAP_UPDATED, CONFIG_PARSED, PROBE_SUCCEEDED, TOPIC_READY];
-    const UNUSED_CONDITIONS: &'static [&'static str] = &[EVENT_POLICIES_READY];
     const SERVICE_SUFFIX: &'static str = "-kafkasink";
 
     fn plan(&self) -> AdapterSinkPlan {

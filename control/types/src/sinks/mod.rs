@@ -32,7 +32,7 @@ use crate::conditions::ConditionSet;
 use crate::duck_types::DuckType;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, UnknownFieldPolicy};
 use crate::printer_column::{AGE, PrinterColumn, READY, REASON, column};
-use crate::shared::{Addressable, HasConditions, Status};
+use crate::shared::{Addressable, AppliedPolicy, HasConditions, Status};
 
 pub const GROUP: &str = "sinks.knative.dev";
 pub const ADDRESSABLE: &str = "Addressable";
@@ -65,8 +65,8 @@ pub trait AdapterSinkKind: SinkKind {
     const DEPLOYED_CONDITION: &'static str;
     /// Conditions that hold as soon as the adapter is connected.
     const READY_CONDITIONS: &'static [&'static str] = &[];
-    /// Conditions of features that do not apply here.
-    const UNUSED_CONDITIONS: &'static [&'static str] = &[];
+    /// Conditions that hold without the adapter.
+    const INDEPENDENT_CONDITIONS: &'static [&'static str] = &[];
     /// What the name of the adapter's Service ends with.
     const SERVICE_SUFFIX: &'static str;
 
@@ -98,6 +98,9 @@ pub struct SinkStatus {
     /// All addresses.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<Addressable>,
+    /// The EventPolicies that apply to it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<AppliedPolicy>,
 }
 
 /// The rows of the sink kinds.

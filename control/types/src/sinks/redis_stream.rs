@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{ADDRESSABLE, AdapterSinkKind, AdapterSinkPlan, DEPLOYED, SINK, SinkStatus};
+use super::{ADDRESSABLE, AdapterSinkKind, AdapterSinkPlan, DEPLOYED, EVENT_POLICIES_READY, SINK, SinkStatus};
 use crate::adapter_program::AdapterProgram;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
@@ -29,7 +29,7 @@ pub struct RedisStreamSinkSpec {
     pub stream: String,
 }
 
-sink! { RedisStreamSink { conditions: [ADDRESSABLE, DEPLOYED] } }
+sink! { RedisStreamSink { conditions: [ADDRESSABLE, DEPLOYED, EVENT_POLICIES_READY] } }
 
 impl AdapterSinkKind for RedisStreamSink {
     const DEPLOYED_CONDITION: &'static str = DEPLOYED;

@@ -63,14 +63,23 @@ pub trait AdapterBacked: SourceKind {
     const EVENT_TYPES_CONDITION: Option<&'static str>;
     /// Conditions that hold as soon as the adapter is connected.
     const READY_CONDITIONS: &'static [&'static str] = &[];
-    /// The condition of the source's identity; adapters have none.
+    /// The condition of the source's identity.
     const IDENTITY_CONDITION: Option<&'static str> = None;
     /// What the name of the adapter's Service ends with.
     const SERVICE_SUFFIX: &'static str = "-adapter";
+    /// The condition of the Secrets that it names.
+    const SECRETS_CONDITION: Option<&'static str> = None;
+    /// Its adapter takes requests of clients outside.
+    const IS_PUBLIC: bool = false;
     /// Its status counts the instances that run.
     const HAS_CONSUMERS: bool = false;
 
     fn plan(&self) -> AdapterPlan;
+
+    /// Reason and message of the deployed condition while the adapter, which is served at `url`, runs.
+    fn deployed_note(&self, _url: &str) -> Option<(&'static str, String)> {
+        None
+    }
 
     /// Completes the receiver's configuration with what only the Secrets in it tell.
     fn read_secrets(_receiver: &mut Value, _secrets: &BTreeMap<String, SecretData>) -> Result<(), String> {

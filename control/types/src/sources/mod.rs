@@ -25,6 +25,7 @@ pub mod adapter_type;
 pub mod api_server;
 pub mod container;
 pub mod cron;
+pub mod github;
 pub mod integration;
 pub mod kafka;
 pub mod ping;
@@ -140,6 +141,7 @@ pub fn entries() -> Vec<KindEntry> {
         kafka::v1beta1(),
         KindEntry::of::<rabbitmq::RabbitmqSource>(),
         KindEntry::of::<integration::IntegrationSource>(),
+        KindEntry::of::<github::GitHubSource>(),
         KindEntry::of::<redis_stream::RedisStreamSource>(),
         KindEntry::of::<sink_binding::SinkBinding>().with_warnings(sink_binding::warnings),
     ]

@@ -75,6 +75,8 @@ pub struct BufferedRequest {
     /// A body that does not follow the head in `head`.
     pub body: Bytes,
     pub method: Method,
+    /// All fields of the response are kept, and not only those that matter for a delivery.
+    pub keeps_fields: bool,
 }
 
 /// Why there is no response.
@@ -226,7 +228,8 @@ async fn send_and_receive(
     };
     let view = head.view(&bytes);
     // Two allocations for each: only a 200 can be a reply, and of other statuses only one field matters.
-    let is_kept = |name: &str| head.status == 200 || name.eq_ignore_ascii_case("retry-after");
+    let keeps_all = head.status == 200 || request.keeps_fields;
+    let is_kept = |name: &str| keeps_all || name.eq_ignore_ascii_case("retry-after");
     let fields = view.fields().filter(|(name, _)| is_kept(name));
     let headers = fields.map(|(name, value)| (name.into(), Bytes::copy_from_slice(value))).collect();
     let mut answer = LocalResponse { status: head.status, headers, body: Bytes::new() };

@@ -21,6 +21,23 @@ const EVENT_FILE: &str = "event";
 /// Digits of the hash in a name, as many as a suffix may have: 120 bits, so two events do not get the same name.
 const HASH_DIGITS: usize = 30;
 
+/// The path of all JobSinks on the events listener.
+pub(super) const EVENTS_PREFIX: &str = "/sinks/jobsinks/";
+
+/// From where a request came: a location has a path of the same listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PathForm {
+    /// The host of JobSinks, with upstream's paths.
+    Host,
+    EventsListener,
+}
+
+impl PathForm {
+    pub(super) fn of(path: &str) -> Self {
+        if path.starts_with(EVENTS_PREFIX) { Self::EventsListener } else { Self::Host }
+    }
+}
+
 /// Which event of which JobSink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EventIdentity {
@@ -38,16 +55,23 @@ impl EventIdentity {
     }
 
     /// The path at which the state of its Job is read.
-    pub(super) fn location(&self) -> String {
+    pub(super) fn location(&self, form: PathForm) -> String {
         let [namespace, sink, source, id] =
             [&self.namespace, &self.sink, &self.source, &self.id].map(|text| escape(text));
-        format!("/namespaces/{namespace}/name/{sink}/sources/{source}/ids/{id}")
+        match form {
+            PathForm::Host => format!("/namespaces/{namespace}/name/{sink}/sources/{source}/ids/{id}"),
+            PathForm::EventsListener => format!("{EVENTS_PREFIX}{namespace}/{sink}/sources/{source}/ids/{id}"),
+        }
     }
 
     /// The event that such a path names.
     pub(super) fn parse(path: &str) -> Option<Self> {
         let parts: Vec<&str> = path.strip_suffix('/').unwrap_or(path).split('/').collect();
-        let ["", "namespaces", namespace, "name", sink, "sources", source, "ids", id] = parts[..] else { return None };
+        let (["", "namespaces", namespace, "name", sink, "sources", source, "ids", id]
+        | ["", "sinks", "jobsinks", namespace, sink, "sources", source, "ids", id]) = parts[..]
+        else {
+            return None;
+        };
         Some(Self {
             namespace: unescape(namespace)?,
             sink: unescape(sink)?,
@@ -172,9 +196,15 @@ mod tests {
     #[test]
     fn location_names_the_event_again() {
         let event = identity("https://h/a b?c#%", "é/1");
-        assert_eq!(event.location(), "/namespaces/ns/name/sink/sources/https:%2F%2Fh%2Fa%20b%3Fc%23%25/ids/%C3%A9%2F1");
-        assert_eq!(EventIdentity::parse(&event.location()), Some(event.clone()));
-        assert_eq!(EventIdentity::parse(&format!("{}/", event.location())), Some(event));
+        let escaped = "sources/https:%2F%2Fh%2Fa%20b%3Fc%23%25/ids/%C3%A9%2F1";
+        for (form, begin) in
+            [(PathForm::Host, "/namespaces/ns/name/sink"), (PathForm::EventsListener, "/sinks/jobsinks/ns/sink")]
+        {
+            let location = event.location(form);
+            assert_eq!((location.as_str(), PathForm::of(&location)), (format!("{begin}/{escaped}").as_str(), form));
+            assert_eq!(EventIdentity::parse(&location), Some(event.clone()));
+            assert_eq!(EventIdentity::parse(&format!("{location}/")), Some(event.clone()));
+        }
         for path in
             ["", "/", "/ns/sink", "/namespaces/n/name/s/sources/%2/ids/1", "/namespaces/n/name/s/sources/%ff/ids/1"]
         {

@@ -14,16 +14,21 @@ use crate::api::{Error, now};
 use crate::context::ControllerContext;
 use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches};
 use crate::informer_cache::InformerCache;
+use crate::names::sink_path;
 use crate::publish::{HostRule, WeightedBackend};
+use crate::sender_policy;
+use crate::sink_admission::{SinkAdmission, SinkProgram, SinkReach, stored};
+use crate::stream_addresses::StatusAddresses;
 use crate::work_queue::{ControllerKind, WorkItem};
 use apiserver::api::PeerIdentity;
 use apiserver::api::http_server::serve;
 use apiserver::cross_origin::{CrossOriginProtection, GuardedListener, OwnHosts};
 use runtime::dns::CLUSTER_DOMAIN;
 use server::KEY_HEADER;
-use types::shared::Addressable;
+use types::kind_registry::ResourceStrategy as _;
+use types::shared::{Addressable, name, namespace};
+use types::sinks::ADDRESSABLE;
 use types::sinks::job::{CONDITIONS, EventJobStatus, JobSink, NAME_LABEL};
-use types::sinks::{ADDRESSABLE, EVENT_POLICIES_READY};
 
 const KIND: ControllerKind = ControllerKind::new("JobSink");
 /// Upstream's Service of JobSinks.
@@ -101,6 +106,7 @@ impl Controller for JobSinkController {
 
     fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches.own_primary(KIND, &self.cache);
+        sender_policy::watch_cache(watches, KIND, &self.cache);
         watches.task(self.serve(context));
     }
 
@@ -111,6 +117,9 @@ impl Controller for JobSinkController {
             {
                 tracing::error!(why, "JobSinks accept no events until a restart");
             }
+            for sink in stored::<JobSink>(context).await {
+                publish(context, &sink, &SinkAdmission::of::<JobSink>(context, &sink.metadata));
+            }
         })
     }
 
@@ -120,10 +129,19 @@ impl Controller for JobSinkController {
 }
 
 async fn reconcile(controller: &JobSinkController, context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(sink) = controller.cache.get(&item.namespace, &item.name) else { return Ok(()) };
+    let Some(sink) = controller.cache.get(&item.namespace, &item.name) else {
+        let path = sink_path(JobSink::META.plural, &item.namespace, &item.name);
+        context.publisher.set_event_sink(&path, None);
+        return Ok(());
+    };
     if sink.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
+    let admission = SinkAdmission::of::<JobSink>(context, &sink.metadata);
+    publish(context, &sink, &admission);
+    context.publisher.flush().await;
+    let own = Addressable { name: Some("http".to_owned()), url: Some(url(&sink)), ..Addressable::default() };
+    let reach = admission.reach(context, own);
     let mut after = (*sink).clone();
     let obstacle = match controller.runs_jobs {
         false => Some(("WorkloadsDisabled", "the appliance runs with --workloads services-only, so there are no Jobs")),
@@ -132,26 +150,31 @@ async fn reconcile(controller: &JobSinkController, context: &ControllerContext, 
         }
         true => None,
     };
-    set_status(&mut after, item, obstacle);
+    set_status(&mut after, item, reach, obstacle);
     context.set_status(&*sink, &after).await
 }
 
-fn set_status(sink: &mut JobSink, item: &WorkItem, obstacle: Option<(&str, &str)>) {
+/// The address of the server for a JobSink.
+fn url(sink: &JobSink) -> String {
+    format!("http://{}/{}/{}", host(), namespace(&sink.metadata), name(&sink.metadata))
+}
+
+fn publish(context: &ControllerContext, sink: &JobSink, admission: &SinkAdmission) {
+    let program = SinkProgram { route: OWNER, url: &url(sink), has_subresources: true };
+    admission.publish(context, &sink.metadata, program);
+}
+
+fn set_status(sink: &mut JobSink, item: &WorkItem, reach: SinkReach, obstacle: Option<(&str, &str)>) {
     let generation = sink.metadata.generation;
     let status = sink.status.get_or_insert_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now());
-    match obstacle {
-        None => conditions.mark_true(ADDRESSABLE),
-        Some((reason, message)) => conditions.mark_false(ADDRESSABLE, reason, message),
+    let (mut addresses, policies) = reach.mark(&mut conditions);
+    if let Some((reason, message)) = obstacle {
+        conditions.mark_false(ADDRESSABLE, reason, message);
+        addresses = StatusAddresses::default();
     }
-    let why = "the sink accepts events of all senders in the cluster";
-    conditions.mark_true_with_reason(EVENT_POLICIES_READY, "NotSupported", why);
-    status.address = obstacle.is_none().then(|| Addressable {
-        name: Some("http".to_owned()),
-        url: Some(format!("http://{}/{}/{}", host(), item.namespace, item.name)),
-        ..Addressable::default()
-    });
+    (status.address, status.addresses, status.policies) = (addresses.primary, addresses.all, policies);
     status.job = Some(EventJobStatus { selector: format!("{NAME_LABEL}={}", item.name) });
     conditions.finish_into(&mut status.base, generation);
 }
@@ -159,6 +182,7 @@ fn set_status(sink: &mut JobSink, item: &WorkItem, obstacle: Option<(&str, &str)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sender_policy::SenderPolicy;
     use types::shared::ConditionStatus;
 
     #[test]
@@ -166,13 +190,13 @@ mod tests {
         let item = WorkItem::new(KIND, "ns", "sink");
         let concluded = |obstacle: Option<(&str, &str)>| {
             let mut sink = JobSink::default();
-            set_status(&mut sink, &item, obstacle);
+            let reach = SinkReach { addresses: Ok("http://h/ns/sink".into()), policy: SenderPolicy::default() };
+            set_status(&mut sink, &item, reach, obstacle);
             let status = sink.status.unwrap();
             let ready = status.base.conditions.iter().find(|one| one.kind == "Ready").unwrap().status;
             (ready, status.address.and_then(|address| address.url))
         };
-        let url = "http://job-sink.knative-eventing.svc.cluster.local/ns/sink".to_owned();
-        assert_eq!(concluded(None), (ConditionStatus::True, Some(url)));
+        assert_eq!(concluded(None), (ConditionStatus::True, Some("http://h/ns/sink".to_owned())));
         assert_eq!(concluded(Some(("WorkloadsDisabled", "why"))), (ConditionStatus::False, None));
     }
 }

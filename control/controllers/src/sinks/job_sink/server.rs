@@ -1,6 +1,6 @@
 //! The HTTP server of JobSinks. The cores send requests for its host here, over loopback.
 //!
-//! `POST /NAMESPACE/NAME` takes an event: it is answered with 202 once its Job and the Secret with the event are stored, and
+//! `POST /NAMESPACE/NAME`, or the path on the events listener, takes an event: it is answered with 202 once its Job and the Secret with the event are stored, and
 //! a repeated event is the same Job. `GET` at the location that such an answer names tells the state of the Job.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use kube::{Api, Client};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use super::event_job::{EventIdentity, job_of, secret_of};
+use super::event_job::{EVENTS_PREFIX, EventIdentity, PathForm, job_of, secret_of};
 use super::limits::{EVENT_BYTES_MAX, REQUESTS_MAX, RETRY_AFTER};
 use crate::api::is_not_found;
 use crate::field_managers::object_params;
@@ -98,7 +98,8 @@ impl JobSinkServer {
             || JobSinkRejection::new(StatusCode::NOT_FOUND, "there is no JobSink at this path; use /NAMESPACE/NAME");
         let path = head.uri.path();
         let (namespace, name) = path
-            .strip_prefix('/')
+            .strip_prefix(EVENTS_PREFIX)
+            .or_else(|| path.strip_prefix('/'))
             .and_then(|path| path.strip_suffix('/').unwrap_or(path).split_once('/'))
             .filter(|(namespace, name)| [namespace, name].iter().all(|part| is_name(part)))
             .ok_or_else(unknown)?;
@@ -140,7 +141,7 @@ impl JobSinkServer {
             }
             created => drop(created?),
         }
-        Ok((StatusCode::ACCEPTED, location(&identity)).into_response())
+        Ok((StatusCode::ACCEPTED, location(&identity, PathForm::of(path))).into_response())
     }
 
     /// Creates the Job of an event, or finds it.
@@ -175,7 +176,7 @@ impl JobSinkServer {
         let (status, reason) = match () {
             () if holds("Failed") => (StatusCode::BAD_REQUEST, "Failed"),
             () if holds("Complete") => (StatusCode::OK, "Complete"),
-            () => return Ok((StatusCode::ACCEPTED, location(&event)).into_response()),
+            () => return Ok((StatusCode::ACCEPTED, location(&event, PathForm::of(path))).into_response()),
         };
         Ok((status, [(REASON, reason)]).into_response())
     }
@@ -196,8 +197,8 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('.') && text.bytes().all(fits)
 }
 
-fn location(event: &EventIdentity) -> HeaderMap {
-    let value = HeaderValue::try_from(event.location()).ok(); // escaped, so it is always one
+fn location(event: &EventIdentity, form: PathForm) -> HeaderMap {
+    let value = HeaderValue::try_from(event.location(form)).ok(); // escaped, so it is always one
     value.map(|value| (header::LOCATION, value)).into_iter().collect()
 }
 
