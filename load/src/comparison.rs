@@ -113,8 +113,7 @@ mod tests {
 
     fn scaled(factor: u32, at: u64) -> LoadResult {
         let mut result = example::result();
-        result.in_time = 1_000 * u64::from(factor) + at;
-        result.measured = Duration::from_secs(1);
+        result.in_time = 4 * (1_000 * u64::from(factor) + at);
         result.target_cpu = None;
         result
     }
@@ -138,7 +137,7 @@ mod tests {
         let pairs: Vec<_> = (0..3).map(|at| (scaled(1, at), scaled(1, at))).collect();
         let comparison = summarize(&pairs).unwrap();
         assert_eq!(comparison.first.counts.responses, 3 * example::result().counts.responses);
-        assert_eq!(comparison.first.measured, Duration::from_secs(3));
+        assert_eq!(comparison.first.measured, Duration::from_secs(3 * 4));
         assert_eq!(comparison.first.series.len(), 3 * example::result().series.len());
         assert!(comparison.first.series.is_sorted_by_key(|point| point.end));
     }

@@ -77,11 +77,16 @@ impl Http1Client {
         loop {
             let received = stream.recv().await.map_err(|why| match &sent {
                 Err(why) => RequestFailure::io(FailureKind::Send, why),
-                Ok(()) => RequestFailure::new(FailureKind::Closed, format!("the connection broke before the response: {why}")),
+                Ok(()) => {
+                    RequestFailure::new(FailureKind::Closed, format!("the connection broke before the response: {why}"))
+                }
             })?;
             let response = if received.is_empty() {
                 Some(self.decoder.close().ok_or_else(|| {
-                    RequestFailure::new(FailureKind::Closed, "the server closed the connection before the response was complete")
+                    RequestFailure::new(
+                        FailureKind::Closed,
+                        "the server closed the connection before the response was complete",
+                    )
                 })?)
             } else {
                 self.decoder.push(&received).map_err(RequestFailure::malformed)?

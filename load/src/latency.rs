@@ -84,7 +84,8 @@ mod tests {
 
     #[test]
     fn merged_histogram_equals_one_of_all_latencies() {
-        let (mut left, mut right, mut all) = (LatencyHistogram::new(), LatencyHistogram::new(), LatencyHistogram::new());
+        let (mut left, mut right, mut all) =
+            (LatencyHistogram::new(), LatencyHistogram::new(), LatencyHistogram::new());
         for ms in 1..=1_000 {
             if ms % 3 == 0 { &mut left } else { &mut right }.record(MS * ms);
             all.record(MS * ms);

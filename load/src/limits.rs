@@ -47,6 +47,9 @@ pub const RECONNECT_WAIT: Duration = Duration::from_millis(100);
 /// Interim responses (1xx) before the final one, as the proxy allows.
 pub const INTERIM_RESPONSES_MAX: usize = 16;
 
+/// A response head up to this size is kept, to be compared with the next one. Larger heads are parsed each time.
+pub const REPEATED_HEAD_BYTES_MAX: usize = 4 * 1024;
+
 /// The shortest latency that the histogram tells from zero: below it is the clock's own cost.
 pub const LATENCY_MIN_NS: u64 = 64;
 

@@ -43,11 +43,11 @@ impl RatePhase {
     }
 
     /// The seconds after which `count` requests are due. This form of the quadratic solution has no division by zero for a
-    /// constant rate, and none for a ramp from zero.
+    /// constant rate; at the start of a ramp from zero both are zero.
     fn seconds(&self, count: f64) -> f64 {
         let root = (self.from * self.from + 2.0 * self.slope() * count).max(0.0).sqrt();
         let divisor = self.from + root;
-        if divisor > 0.0 { 2.0 * count / divisor } else { self.length.as_secs_f64() }
+        if divisor > 0.0 { 2.0 * count / divisor } else { 0.0 }
     }
 }
 
@@ -156,7 +156,9 @@ mod tests {
 
     fn times(phases: &[RatePhase], arrivals: Arrivals, thread: (usize, usize)) -> Vec<f64> {
         let profile = RateProfile::new(phases.to_vec());
-        ArrivalTimes::new(profile, arrivals, thread, Rng::with_seed(7)).map(|at| at.as_secs_f64()).collect()
+        ArrivalTimes::new(profile, arrivals, thread, Rng::with_seed(7 + thread.0 as u64))
+            .map(|at| at.as_secs_f64())
+            .collect()
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::limits::{REQUEST_BODY_BYTES_MAX, REQUEST_HEAD_BYTES_MAX};
 use crate::target::LoadTarget;
 
 /// Where an event's id is in the text of a request; each request gets its own of the same length.
-const EVENT_ID_TEMPLATE: &str = "00000000-0000-0000-0000000000000000";
+const EVENT_ID_TEMPLATE: &str = "00000000-0000-0000000000000000";
 /// Digits of the number in an event's id.
 const EVENT_NUMBER_DIGITS: usize = 16;
 const PRODUCT: &str = concat!("sluicegate-load/", env!("CARGO_PKG_VERSION"));
@@ -66,7 +66,8 @@ impl RequestTemplate {
         let (http1, event_id_at) = http1_message(&method, &target.path, &headers, &body)?;
         let scheme = if target.is_tls { "https" } else { "http" };
         let host = headers.remove(HOST).and_then(|host| host.to_str().ok().map(str::to_owned));
-        let uri = Uri::builder().scheme(scheme).authority(host.unwrap_or_default()).path_and_query(target.path.as_str());
+        let uri =
+            Uri::builder().scheme(scheme).authority(host.unwrap_or_default()).path_and_query(target.path.as_str());
         let uri = uri.build().map_err(|why| LoadError::Invalid(format!("header \"host\": {why}; write HOST:PORT")))?;
         let is_event = options.event_type.is_some();
         Ok(Self { method, uri, headers, body, http1, event_id_at: event_id_at.filter(|_| is_event), is_event })
@@ -131,7 +132,8 @@ fn method(options: &RequestOptions, has_body: bool) -> Result<Method, LoadError>
     let posts = has_body || options.is_grpc || options.event_type.is_some();
     let Some(name) = &options.method else { return Ok(if posts { Method::POST } else { Method::GET }) };
     let method = Method::from_bytes(name.as_bytes());
-    let method = method.map_err(|_| LoadError::Invalid(format!("method {name:?}: it is not a token; write GET or POST")))?;
+    let method =
+        method.map_err(|_| LoadError::Invalid(format!("method {name:?}: it is not a token; write GET or POST")))?;
     if method == Method::CONNECT {
         return Err(LoadError::Invalid("method CONNECT: it opens a tunnel, which has no response; use GET".to_owned()));
     }
@@ -171,8 +173,9 @@ fn add_headers(headers: &mut HeaderMap, given: &[(String, String)]) -> Result<()
 }
 
 fn value(name: &str, text: &str) -> Result<HeaderValue, LoadError> {
-    HeaderValue::from_str(text)
-        .map_err(|_| LoadError::Invalid(format!("header {name:?}: its value has a forbidden byte; use printable ASCII")))
+    HeaderValue::from_str(text).map_err(|_| {
+        LoadError::Invalid(format!("header {name:?}: its value has a forbidden byte; use printable ASCII"))
+    })
 }
 
 fn http1_message(
@@ -268,10 +271,13 @@ mod tests {
 
     #[test]
     fn headers_replace_defaults_and_repeat() {
-        let headers = vec![header("Host", "shop.example"), header("X-A", "1"), header("x-a", "2"), header("accept", "a/b")];
+        let headers =
+            vec![header("Host", "shop.example"), header("X-A", "1"), header("x-a", "2"), header("accept", "a/b")];
         let options = RequestOptions { headers, ..RequestOptions::default() };
         let text = text(&options);
-        for (part, count) in [("host: shop.example\r\n", 1), ("host:", 1), ("x-a: 1\r\n", 1), ("x-a: 2\r\n", 1), ("accept:", 1)] {
+        for (part, count) in
+            [("host: shop.example\r\n", 1), ("host:", 1), ("x-a: 1\r\n", 1), ("x-a: 2\r\n", 1), ("accept:", 1)]
+        {
             assert_eq!(text.matches(part).count(), count, "{part} in {text}");
         }
         let head = template(&options).unwrap().http2(&mut EventIds::new(1, 1));
@@ -304,7 +310,8 @@ mod tests {
     #[test]
     fn invalid_option_is_named() {
         let with = |options: RequestOptions| template(&options).unwrap_err().to_string();
-        let headers = |name: &str, value: &str| RequestOptions { headers: vec![header(name, value)], ..Default::default() };
+        let headers =
+            |name: &str, value: &str| RequestOptions { headers: vec![header(name, value)], ..Default::default() };
         for (why, part) in [
             (with(headers("a b", "c")), "a b"),
             (with(headers("a", "b\r\nc: d")), "forbidden byte"),

@@ -123,7 +123,8 @@ pub(crate) fn describe(spec: &LoadSpec) -> String {
                 Arrivals::Constant => "constant",
                 Arrivals::Poisson => "Poisson",
             };
-            let rates = if rate.from == rate.to { format!("{}", rate.from) } else { format!("{} to {}", rate.from, rate.to) };
+            let rates =
+                if rate.from == rate.to { format!("{}", rate.from) } else { format!("{} to {}", rate.from, rate.to) };
             format!("open loop, {rates} requests/s, {arrivals} arrivals")
         }
     };

@@ -111,6 +111,8 @@ struct Collector<'a> {
     first_interval: Duration,
     /// Intervals that not all threads have reported, and how many have.
     open: BTreeMap<u64, (usize, IntervalResult)>,
+    /// The number of intervals of each thread that has ended.
+    ended: Vec<u64>,
     all: IntervalResult,
     series: Vec<SeriesPoint>,
     totals: Totals,
@@ -125,6 +127,7 @@ impl<'a> Collector<'a> {
             checked,
             first_interval: first_interval(checked.duration),
             open: BTreeMap::new(),
+            ended: Vec::new(),
             all: IntervalResult::default(),
             series: Vec::new(),
             totals: Totals::default(),
@@ -153,7 +156,8 @@ impl<'a> Collector<'a> {
         let (reported, merged) = self.open.entry(index).or_default();
         *reported += 1;
         merged.merge(result);
-        let is_complete = *reported == self.checked.spec.threads;
+        let missing = self.ended.iter().filter(|intervals| **intervals <= index).count();
+        let is_complete = *reported + missing == self.checked.spec.threads;
         if is_complete && let Some((_, merged)) = self.open.remove(&index) {
             self.close_interval(index, &merged, observe);
         }
@@ -171,11 +175,13 @@ impl<'a> Collector<'a> {
     fn add_result(&mut self, result: &ThreadResult) {
         self.totals.merge(&result.totals);
         self.unsent += result.unsent;
+        self.ended.push(result.intervals);
         self.measured = self.measured.max(result.measured);
     }
 
     fn result(mut self, cpu_after: &[Result<Duration, LoadError>]) -> LoadResult {
         let spec = &self.checked.spec;
+        self.series.sort_by_key(|point| point.end); // the last ones come in the order of the threads' ends
         // A test that ends with its last request ends when that is answered.
         let by_requests = self.checked.profile.is_none() && self.checked.duration.is_none();
         let measured = if by_requests { self.totals.last_response } else { self.measured };
@@ -198,7 +204,10 @@ impl<'a> Collector<'a> {
         #[allow(clippy::cast_precision_loss)]
         let busy = generator_cpu.as_secs_f64() / (measured.as_secs_f64() * spec.threads as f64).max(1e-9);
         if busy > 0.95 && spec.rate.is_some() {
-            notes.push("the generator itself was busy all the time; raise --threads, and do not trust the latencies".to_owned());
+            notes.push(
+                "the generator itself was busy all the time; raise --threads, and do not trust the latencies"
+                    .to_owned(),
+            );
         }
         LoadResult {
             target: self.checked.target.url().to_owned(),

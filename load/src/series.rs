@@ -63,7 +63,10 @@ mod tests {
         let seconds = |index| interval_end(second, index).as_secs();
         assert_eq!((seconds(0), seconds(1), seconds(SERIES_BLOCK - 1)), (1, 2, SERIES_BLOCK));
         assert_eq!((seconds(SERIES_BLOCK), seconds(SERIES_BLOCK + 1)), (SERIES_BLOCK + 2, SERIES_BLOCK + 4));
-        assert_eq!((seconds(2 * SERIES_BLOCK - 1), seconds(2 * SERIES_BLOCK)), (3 * SERIES_BLOCK, 3 * SERIES_BLOCK + 4));
+        assert_eq!(
+            (seconds(2 * SERIES_BLOCK - 1), seconds(2 * SERIES_BLOCK)),
+            (3 * SERIES_BLOCK, 3 * SERIES_BLOCK + 4)
+        );
         let ends: Vec<_> = (0..5 * SERIES_BLOCK).map(seconds).collect();
         assert!(ends.is_sorted_by(|left, right| left < right));
         assert!(interval_end(second, u64::MAX / 2) > Duration::from_secs(1 << 33));

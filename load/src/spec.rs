@@ -94,11 +94,7 @@ impl LoadSpec {
             )));
         }
         let request = RequestTemplate::new(&target, &self.request)?;
-        let tls = if target.is_tls {
-            Some(TlsSettings::new(&self.trust, &target.host, speaks_http2)?)
-        } else {
-            None
-        };
+        let tls = if target.is_tls { Some(TlsSettings::new(&self.trust, &target.host, speaks_http2)?) } else { None };
         let profile = self.rate.map(|rate| self.profile(rate)).transpose()?;
         let duration = match (&profile, self.duration, self.requests) {
             (Some(profile), _, _) => Some(profile.length().saturating_sub(self.warm_up)),
@@ -152,7 +148,9 @@ impl LoadSpec {
     fn profile(&self, rate: OpenLoopRate) -> Result<RateProfile, LoadError> {
         for each in [rate.from, rate.to] {
             if !(0.0..=RATE_MAX).contains(&each) {
-                return Err(LoadError::Invalid(format!("rate {each}: use more than 0 and at most {RATE_MAX} a second")));
+                return Err(LoadError::Invalid(format!(
+                    "rate {each}: use more than 0 and at most {RATE_MAX} a second"
+                )));
             }
         }
         let mean = f64::midpoint(rate.from, rate.to);

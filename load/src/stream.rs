@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use ring::{Chunk, IdleReadiness, Ring, RingStream};
 
@@ -76,7 +76,9 @@ impl ClientStream {
     #[inline]
     pub(crate) fn try_send(&self, mut bytes: Chunk) -> io::Result<Option<UnsentBytes>> {
         match &self.tls {
-            None => Ok(self.stream.send_detached(bytes).err().map(|rest| UnsentBytes { wire: rest, plain: Chunk::empty() })),
+            None => {
+                Ok(self.stream.send_detached(bytes).err().map(|rest| UnsentBytes { wire: rest, plain: Chunk::empty() }))
+            }
             Some(session) => {
                 let records = Chunk::from(session.encrypt(&mut bytes)?);
                 let unsent = self.stream.send_detached(records).err().unwrap_or_default();
@@ -120,13 +122,21 @@ impl ClientStream {
         }
     }
 
-    /// Whether an idle connection can carry a request: the server has not closed it, and has sent nothing unasked. Tickets of
-    /// TLS are such bytes too and are allowed.
+    /// Whether an idle connection can carry a request: the server has not closed it, and has sent nothing unasked. Messages of the
+    /// TLS protocol (tickets, key updates) are processed and do not count.
     pub(crate) fn is_idle(&self) -> bool {
-        match self.stream.ready() {
-            IdleReadiness::Idle => true,
-            IdleReadiness::Data => self.tls.is_some(),
-            IdleReadiness::Closed => false,
+        let Some(session) = &self.tls else { return self.stream.ready() == IdleReadiness::Idle };
+        loop {
+            match self.stream.ready() {
+                IdleReadiness::Closed => return false,
+                IdleReadiness::Idle => return !session.is_closed() && !session.has_plain(),
+                IdleReadiness::Data => {}
+            }
+            match pin!(self.stream.recv()).poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(Ok(received)) if !received.is_empty() && session.decrypt(&received).is_ok() => {}
+                Poll::Ready(_) => return false,
+                Poll::Pending => return !session.is_closed() && !session.has_plain(),
+            }
         }
     }
 }

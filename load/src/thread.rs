@@ -46,6 +46,8 @@ pub(crate) enum ThreadReport {
 pub(crate) struct ThreadResult {
     pub(crate) totals: Totals,
     pub(crate) unsent: u64,
+    /// The number of its intervals.
+    pub(crate) intervals: u64,
     /// Of the measured part; shorter than planned if it was stopped or all requests were sent.
     pub(crate) measured: Duration,
 }
@@ -69,12 +71,7 @@ fn open_ring() -> Result<Ring, LoadError> {
     opened.map_err(|why| LoadError::Ring(why.to_string()))
 }
 
-async fn run_on(
-    ring: &Ring,
-    shared: &SharedTest,
-    thread: usize,
-    reports: &Sender<ThreadReport>,
-) -> Option<LoadError> {
+async fn run_on(ring: &Ring, shared: &SharedTest, thread: usize, reports: &Sender<ThreadReport>) -> Option<LoadError> {
     let worker = Rc::new(worker(ring, shared, thread));
     let connections = open_connections(&worker, thread).await;
     for connection in &connections {
@@ -96,10 +93,10 @@ async fn run_on(
     if thread == 0 {
         report_start(&worker, shared, reports);
     }
-    supervise(&worker, shared, reports).await;
+    let intervals = supervise(&worker, shared, reports).await;
     let measured = ring.now().min(worker.end()) - worker.measured_from();
     let mut recorder = worker.recorder.borrow_mut();
-    let result = ThreadResult { totals: recorder.take_totals(), unsent: worker.unsent(), measured };
+    let result = ThreadResult { totals: recorder.take_totals(), unsent: worker.unsent(), intervals, measured };
     drop(reports.send(ThreadReport::Done(Box::new(result)))); // the receiver lives until all threads have ended
     None
 }
@@ -198,8 +195,8 @@ fn report_start(worker: &Rc<Worker>, shared: &SharedTest, reports: &Sender<Threa
     });
 }
 
-/// Checks timeouts and reports intervals, until all requests are answered.
-async fn supervise(worker: &Rc<Worker>, shared: &SharedTest, reports: &Sender<ThreadReport>) {
+/// Checks timeouts and reports intervals, until all requests are answered. Returns the number of intervals.
+async fn supervise(worker: &Rc<Worker>, shared: &SharedTest, reports: &Sender<ThreadReport>) -> u64 {
     let (ring, from) = (&worker.ring, worker.measured_from());
     let first = first_interval(worker.checked.duration);
     let mut index = 0;
@@ -229,4 +226,5 @@ async fn supervise(worker: &Rc<Worker>, shared: &SharedTest, reports: &Sender<Th
     }
     let interval = Box::new(worker.recorder.borrow_mut().take_interval());
     drop(reports.send(ThreadReport::Interval(index, interval)));
+    index + 1
 }

@@ -62,11 +62,7 @@ impl TlsSettings {
     pub(crate) fn session(&self) -> io::Result<TlsSession> {
         let made = ClientConnection::new(Arc::clone(&self.config), self.name.clone());
         let session = made.map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
-        Ok(TlsSession {
-            session: RefCell::new(session),
-            plain: RefCell::default(),
-            closed: Cell::new(false),
-        })
+        Ok(TlsSession { session: RefCell::new(session), plain: RefCell::default(), closed: Cell::new(false) })
     }
 }
 
@@ -151,6 +147,11 @@ impl TlsSession {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.get()
+    }
+
+    /// Decrypted bytes wait to be received.
+    pub(crate) fn has_plain(&self) -> bool {
+        !self.plain.borrow().is_empty()
     }
 
     /// Whether the handshake has agreed on `protocol`.

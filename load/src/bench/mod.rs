@@ -83,7 +83,8 @@ impl HttpBench {
     pub fn run(&self, requests: u64) -> Result<LoadResult, LoadError> {
         let connections = usize::try_from(requests).unwrap_or(usize::MAX).min(self.spec.connections).max(1);
         let threads = self.spec.threads.min(connections);
-        let spec = LoadSpec { requests: Some(requests.max(1)), duration: None, connections, threads, ..self.spec.clone() };
+        let spec =
+            LoadSpec { requests: Some(requests.max(1)), duration: None, connections, threads, ..self.spec.clone() };
         let result = run(&spec)?;
         let failed = |text: String| LoadError::Unreachable {
             target: result.target.clone(),

@@ -13,9 +13,7 @@ use ring::Notify;
 
 use crate::deadline::Deadline;
 use crate::error::{FailureKind, RequestFailure};
-use crate::limits::{
-    HTTP2_HEADER_LIST_BYTES_MAX, HTTP2_SEND_BYTES_MAX, HTTP2_WINDOW_BYTES, RECONNECT_WAIT,
-};
+use crate::limits::{HTTP2_HEADER_LIST_BYTES_MAX, HTTP2_SEND_BYTES_MAX, HTTP2_WINDOW_BYTES, RECONNECT_WAIT};
 use crate::response::Response;
 use crate::stream::ClientStream;
 use crate::worker::{ActiveClient, Worker};
@@ -244,7 +242,8 @@ mod tests {
     #[test]
     fn grpc_status_is_a_number_or_unknown() {
         for (text, status) in [("0", Some(0)), ("14", Some(14)), ("x", Some(2)), ("99999999", Some(2))] {
-            let fields = HeaderMap::from_iter([(http::HeaderName::from_static("grpc-status"), HeaderValue::from_static(text))]);
+            let fields =
+                HeaderMap::from_iter([(http::HeaderName::from_static("grpc-status"), HeaderValue::from_static(text))]);
             assert_eq!(grpc_status(&fields), status, "{text}");
         }
         assert_eq!(grpc_status(&HeaderMap::new()), None);

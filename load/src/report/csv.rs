@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use super::Report;
 
-const HEADER: &str = "test,target,second,responses,responses_per_second,error_responses,failures,bytes,p50_us,p99_us,max_us";
+const HEADER: &str =
+    "test,target,second,responses,responses_per_second,error_responses,failures,bytes,p50_us,p99_us,max_us";
 
 /// A header line, and a line for each interval of each test.
 #[must_use]

@@ -36,7 +36,8 @@ pub fn to_html(report: &Report) -> String {
     section(&mut out, "Latency by quantile", &latency_plot(&results));
     section(&mut out, "Throughput over time", &throughput_plot(&results));
     section(&mut out, "Latency over time", &latency_series_plot(&results));
-    let _ = writeln!(out, "<details><summary>As text</summary><pre>{}</pre></details>", escaped_lines(&to_text(report)));
+    let _ =
+        writeln!(out, "<details><summary>As text</summary><pre>{}</pre></details>", escaped_lines(&to_text(report)));
     out.push_str("</body>\n</html>\n");
     out
 }
@@ -182,7 +183,8 @@ mod tests {
     fn elements_of_the_page_are_balanced() {
         for page in pages() {
             for element in ["table", "tr", "th", "td", "svg", "text", "p", "h2", "details", "pre"] {
-                let open = page.matches(&format!("<{element}>")).count() + page.matches(&format!("<{element} ")).count();
+                let open =
+                    page.matches(&format!("<{element}>")).count() + page.matches(&format!("<{element} ")).count();
                 assert_eq!(open, page.matches(&format!("</{element}>")).count(), "{element}");
             }
         }

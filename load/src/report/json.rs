@@ -24,9 +24,7 @@ fn test(result: &LoadResult) -> Value {
     let failures: Map<_, _> = result
         .failures
         .iter()
-        .map(|(kind, failure)| {
-            (kind.name().to_owned(), json!({ "count": failure.count, "example": failure.example }))
-        })
+        .map(|(kind, failure)| (kind.name().to_owned(), json!({ "count": failure.count, "example": failure.example })))
         .collect();
     json!({
         "target": result.target,

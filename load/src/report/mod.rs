@@ -30,9 +30,7 @@ impl Report {
             Self::Tests(results) if results.len() == 1 => {
                 results.iter().map(|result| (result.target.clone(), result)).collect()
             }
-            Self::Tests(results) => {
-                (1..).zip(results).map(|(step, result)| (format!("step {step}"), result)).collect()
-            }
+            Self::Tests(results) => (1..).zip(results).map(|(step, result)| (format!("step {step}"), result)).collect(),
             Self::Comparison(both) => {
                 let name = |side: &str, result: &LoadResult| format!("{side}: {}", result.target);
                 vec![(name("A", &both.first), &both.first), (name("B", &both.second), &both.second)]
@@ -84,8 +82,7 @@ pub(crate) mod example {
             for ms in 1..=1_000 {
                 interval.latency.record(Duration::from_millis(ms));
             }
-            interval.counts =
-                OutcomeCounts { responses: 1_000, error_responses: 100, failures: 1, bytes: 100_000 };
+            interval.counts = OutcomeCounts { responses: 1_000, error_responses: 100, failures: 1, bytes: 100_000 };
             latency.merge(&interval.latency);
             series.push(SeriesPoint::new(SECOND * (second - 1), SECOND * second, &interval));
         }

@@ -67,13 +67,16 @@ mod tests {
         for (number, text) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
             assert_eq!(grouped(number), text);
         }
-        for (number, text) in [(0.0, "0.00"), (1.234, "1.23"), (12.34, "12.3"), (0.1234, "0.123"), (12_345.6, "12,346")] {
+        for (number, text) in [(0.0, "0.00"), (1.234, "1.23"), (12.34, "12.3"), (0.1234, "0.123"), (12_345.6, "12,346")]
+        {
             assert_eq!(rate(number), text);
         }
         for (micros, text) in [(0, "0"), (12, "12.0 us"), (1_230, "1.23 ms"), (45_600_000, "45.6 s")] {
             assert_eq!(duration(Duration::from_micros(micros)), text);
         }
-        for (count, text) in [(0.0, "0 B"), (1_023.0, "1023 B"), (1_536.0, "1.50 KiB"), (1e13, "9.09 TiB"), (1e18, "909495 TiB")] {
+        for (count, text) in
+            [(0.0, "0 B"), (1_023.0, "1023 B"), (1_536.0, "1.50 KiB"), (1e13, "9.09 TiB"), (1e18, "909495 TiB")]
+        {
             assert_eq!(bytes(count), text);
         }
     }

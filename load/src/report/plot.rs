@@ -89,7 +89,8 @@ impl Plot {
         self.axes(&mut out);
         for (at, line) in self.lines.iter().enumerate() {
             let color = at % COLORS;
-            let points: Vec<_> = line.points.iter().map(|(x, y)| format!("{:.1},{:.1}", self.x(*x), self.y(*y))).collect();
+            let points: Vec<_> =
+                line.points.iter().map(|(x, y)| format!("{:.1},{:.1}", self.x(*x), self.y(*y))).collect();
             // Writing to a string cannot fail.
             let _ = writeln!(out, "<polyline class=\"line c{color}\" points=\"{}\"/>", points.join(" "));
             if legend > 0.0 {
@@ -153,7 +154,9 @@ mod tests {
 
     #[test]
     fn linear_axis_ends_at_a_round_number() {
-        for (max, end, step) in [(9.5, 10.0, 2.0), (1_000.0, 1_000.0, 200.0), (0.07, 0.08, 0.02), (0.0, 1.0, 1.0), (f64::NAN, 1.0, 1.0)] {
+        for (max, end, step) in
+            [(9.5, 10.0, 2.0), (1_000.0, 1_000.0, 200.0), (0.07, 0.08, 0.02), (0.0, 1.0, 1.0), (f64::NAN, 1.0, 1.0)]
+        {
             let axis = Axis::linear("y", max, |at| at.to_string());
             assert!((axis.max - end).abs() < 1e-9, "{max}: {}", axis.max);
             assert!((axis.ticks[1].0 - step).abs() < 1e-9, "{max}: {:?}", axis.ticks);
@@ -172,7 +175,8 @@ mod tests {
     #[test]
     fn plot_stays_inside_its_frame_and_escapes_names() {
         let axis = |max| Axis::linear("a <b>", max, |at| at.to_string());
-        let line = |name: &str| Line { name: name.to_owned(), points: vec![(-1.0, 5.0), (0.5, f64::NAN), (99.0, 1e12)] };
+        let line =
+            |name: &str| Line { name: name.to_owned(), points: vec![(-1.0, 5.0), (0.5, f64::NAN), (99.0, 1e12)] };
         let plot = Plot { title: "t\"&".to_owned(), x: axis(1.0), y: axis(1.0), lines: vec![line("<1>"), line("2")] };
         let svg = plot.svg();
         assert!(svg.contains("&lt;1&gt;") && svg.contains("t&quot;&amp;") && svg.contains("a &lt;b&gt;"), "{svg}");
@@ -180,7 +184,10 @@ mod tests {
         assert_eq!(points.len(), 2);
         for pair in points[0].split(' ').filter(|pair| !pair.contains("NaN")) {
             let (x, y) = pair.split_once(',').unwrap();
-            assert!((LEFT..=WIDTH - RIGHT).contains(&x.parse().unwrap()) && (TOP..=HEIGHT).contains(&y.parse().unwrap()), "{pair}");
+            assert!(
+                (LEFT..=WIDTH - RIGHT).contains(&x.parse().unwrap()) && (TOP..=HEIGHT).contains(&y.parse().unwrap()),
+                "{pair}"
+            );
         }
     }
 }
