@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sluicegate_load::{Arrivals, LoadError, LoadProtocol, LoadSpec, OpenLoopRate, Report, report, run};
+use sluicegate_load::{Arrivals, LoadProtocol, LoadSpec, LoadTestError, OpenLoopRate, Report, report, run};
 
-fn main() -> Result<(), LoadError> {
+fn main() -> Result<(), LoadTestError> {
     let words: Vec<_> = std::env::args().skip(1).collect();
     let number = |at: usize, default: f64| words.get(at).and_then(|word| word.parse().ok()).unwrap_or(default);
     let rate = number(3, 0.0);

@@ -1,7 +1,7 @@
 //! Two targets in alternating rounds.
 
 use crate::confidence::RatioInterval;
-use crate::error::LoadError;
+use crate::error::LoadTestError;
 use crate::limits::ROUNDS_MAX;
 use crate::result::LoadResult;
 use crate::runner::{LoadProgress, StopHandle, run_observed};
@@ -60,9 +60,9 @@ pub fn compare(
     rounds: usize,
     stop: &StopHandle,
     observe: &mut dyn FnMut(usize, &LoadProgress<'_>),
-) -> Result<Comparison, LoadError> {
+) -> Result<Comparison, LoadTestError> {
     if !(2..=ROUNDS_MAX).contains(&rounds) {
-        return Err(LoadError::Invalid(format!(
+        return Err(LoadTestError::Invalid(format!(
             "{rounds} rounds: use 2 to {ROUNDS_MAX}; the width of an interval needs at least two"
         )));
     }
@@ -83,7 +83,8 @@ pub fn compare(
             break;
         }
     }
-    summarize(&pairs).ok_or_else(|| LoadError::Invalid("the test was stopped before its first round ended".to_owned()))
+    summarize(&pairs)
+        .ok_or_else(|| LoadTestError::Invalid("the test was stopped before its first round ended".to_owned()))
 }
 
 fn summarize(pairs: &[(LoadResult, LoadResult)]) -> Option<Comparison> {

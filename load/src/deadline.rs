@@ -9,7 +9,7 @@ use ring::Tick;
 
 /// The timeout of the requests of one task.
 #[derive(Debug, Default)]
-pub(crate) struct Deadline {
+pub(crate) struct RequestDeadline {
     at: Cell<Option<Tick>>,
     expired: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -19,7 +19,7 @@ pub(crate) struct Deadline {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DeadlineExpired;
 
-impl Deadline {
+impl RequestDeadline {
     /// Runs `future` until it is done, or until the deadline `at` has passed and was [checked](Self::check).
     pub(crate) async fn within<F: Future>(&self, at: Tick, future: F) -> Result<F::Output, DeadlineExpired> {
         let mut future = pin!(future);
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn future_ends_when_its_deadline_was_checked() {
-        let deadline = Deadline::default();
+        let deadline = RequestDeadline::default();
         let at = Tick::ZERO + Duration::from_secs(1);
         let cx = &mut Context::from_waker(Waker::noop());
         let mut waiting = pin!(deadline.within(at, std::future::pending::<()>()));
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn finished_future_leaves_no_deadline() {
-        let deadline = Deadline::default();
+        let deadline = RequestDeadline::default();
         let cx = &mut Context::from_waker(Waker::noop());
         let done = pin!(deadline.within(Tick::ZERO, std::future::ready(7))).poll(cx);
         assert_eq!(done, Poll::Ready(Ok(7)));

@@ -1,4 +1,4 @@
-//! What can go wrong: a test that cannot run ([`LoadError`]), and a request that fails in it ([`RequestFailure`]).
+//! What can go wrong: a test that cannot run ([`LoadTestError`]), and a request that fails in it ([`RequestFailure`]).
 
 use std::fmt;
 use std::io;
@@ -9,7 +9,7 @@ use crate::limits::ERROR_TEXT_CHARS_MAX;
 
 /// Why a load test did not run.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
+pub enum LoadTestError {
     /// The options contradict each other, or one is out of range.
     #[error("{0}")]
     Invalid(String),

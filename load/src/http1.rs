@@ -4,29 +4,29 @@ use std::rc::Rc;
 
 use ring::Chunk;
 
-use crate::deadline::Deadline;
+use crate::deadline::RequestDeadline;
 use crate::error::{FailureKind, RequestFailure};
 use crate::limits::RECONNECT_WAIT;
-use crate::response::{Response, ResponseDecoder};
-use crate::stream::ClientStream;
+use crate::response::{CompleteResponse, ResponseDecoder};
+use crate::stream::LoadStream;
 use crate::worker::{ActiveClient, DueRequest, Worker};
 
 pub(crate) struct Http1Client {
     worker: Rc<Worker>,
-    deadline: Rc<Deadline>,
-    stream: Option<ClientStream>,
+    deadline: Rc<RequestDeadline>,
+    stream: Option<LoadStream>,
     decoder: ResponseDecoder,
     _active: ActiveClient,
 }
 
 impl Http1Client {
-    pub(crate) async fn connect(worker: &Worker) -> Result<ClientStream, RequestFailure> {
+    pub(crate) async fn connect(worker: &Worker) -> Result<LoadStream, RequestFailure> {
         // A server without ALPN speaks HTTP/1.1 too.
-        ClientStream::connect(&worker.ring, &worker.checked.target, worker.checked.tls.as_ref(), None).await
+        LoadStream::connect(&worker.ring, &worker.checked.target, worker.checked.tls.as_ref(), None).await
     }
 
     /// `stream` is a connection that is open already.
-    pub(crate) fn new(worker: &Rc<Worker>, stream: Option<ClientStream>) -> Self {
+    pub(crate) fn new(worker: &Rc<Worker>, stream: Option<LoadStream>) -> Self {
         Self {
             worker: Rc::clone(worker),
             deadline: worker.deadline(),
@@ -59,7 +59,7 @@ impl Http1Client {
         }
     }
 
-    async fn exchange(&mut self, request: DueRequest) -> Result<Response, RequestFailure> {
+    async fn exchange(&mut self, request: DueRequest) -> Result<CompleteResponse, RequestFailure> {
         // A server may close a connection that is idle. Between two requests of a closed loop none is.
         if request.has_waited && self.stream.as_ref().is_some_and(|stream| !stream.is_idle()) {
             self.stream = None;

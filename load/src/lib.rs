@@ -8,7 +8,7 @@
 //! let result = run(&spec)?;
 //! println!("{} requests/s", result.rate());
 //! println!("{}", report::to_text(&Report::Tests(vec![result])));
-//! # Ok::<(), sluicegate_load::LoadError>(())
+//! # Ok::<(), sluicegate_load::LoadTestError>(())
 //! ```
 //!
 //! In a **closed loop** each connection sends its next request when the last one is answered. That finds the highest rate. In an
@@ -48,7 +48,7 @@ mod worker;
 
 pub use comparison::{Comparison, ComparisonRow, compare};
 pub use confidence::RatioInterval;
-pub use error::{FailureKind, LoadError, RequestFailure};
+pub use error::{FailureKind, LoadTestError, RequestFailure};
 pub use latency::LatencyHistogram;
 pub use process_cpu::ProcessCpu;
 pub use profile::{ArrivalTimes, Arrivals, RatePhase, RateProfile};

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 
-use crate::error::LoadError;
+use crate::error::LoadTestError;
 
 /// The clock of one process's processor time.
 #[derive(Debug, Clone, Copy)]
@@ -22,8 +22,8 @@ impl ProcessCpu {
     ///
     /// # Errors
     /// There is no such process.
-    pub fn of(pid: u32) -> Result<Self, LoadError> {
-        let failed = |why: Errno| LoadError::ProcessClock { pid, why: why.desc().to_owned() };
+    pub fn of(pid: u32) -> Result<Self, LoadTestError> {
+        let failed = |why: Errno| LoadTestError::ProcessClock { pid, why: why.desc().to_owned() };
         let id = i32::try_from(pid).ok().filter(|id| *id > 0).ok_or_else(|| failed(Errno::ESRCH))?;
         let made = Self { pid, clock: clock_getcpuclockid(Pid::from_raw(id)).map_err(failed)? };
         made.now()?;
@@ -34,7 +34,7 @@ impl ProcessCpu {
     ///
     /// # Errors
     /// The kernel has no such clock.
-    pub fn own() -> Result<Self, LoadError> {
+    pub fn own() -> Result<Self, LoadTestError> {
         Self::of(std::process::id())
     }
 
@@ -42,10 +42,10 @@ impl ProcessCpu {
     ///
     /// # Errors
     /// The process has ended.
-    pub fn now(&self) -> Result<Duration, LoadError> {
+    pub fn now(&self) -> Result<Duration, LoadTestError> {
         let now = self.clock.now().map_err(|why| {
             let why = if why == Errno::EINVAL { Errno::ESRCH } else { why }; // the kernel's word for a process that is gone
-            LoadError::ProcessClock { pid: self.pid, why: why.desc().to_owned() }
+            LoadTestError::ProcessClock { pid: self.pid, why: why.desc().to_owned() }
         })?;
         Ok(now.into())
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::{FailureKind, RequestFailure};
 use crate::latency::LatencyHistogram;
-use crate::response::Response;
+use crate::response::CompleteResponse;
 
 /// Counts of outcomes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -110,7 +110,13 @@ pub(crate) struct Recorder {
 impl Recorder {
     /// A response `latency` after it was due, and `since_start` of the measured part.
     #[inline]
-    pub(crate) fn record(&mut self, response: &Response, latency: Duration, since_start: Duration, in_time: bool) {
+    pub(crate) fn record(
+        &mut self,
+        response: &CompleteResponse,
+        latency: Duration,
+        since_start: Duration,
+        in_time: bool,
+    ) {
         self.interval.latency.record(latency);
         let counts = &mut self.interval.counts;
         counts.responses += 1;
@@ -155,8 +161,8 @@ impl Recorder {
 mod tests {
     use super::*;
 
-    fn response(status: u16, grpc_status: Option<u16>) -> Response {
-        Response { status, bytes: 10, keep_alive: true, grpc_status }
+    fn response(status: u16, grpc_status: Option<u16>) -> CompleteResponse {
+        CompleteResponse { status, bytes: 10, keep_alive: true, grpc_status }
     }
 
     #[test]

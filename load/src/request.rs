@@ -5,7 +5,7 @@ use codec::http::Method as CodecMethod;
 use http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE, HOST, TE, TRANSFER_ENCODING, USER_AGENT};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, Version};
 
-use crate::error::LoadError;
+use crate::error::LoadTestError;
 use crate::limits::{REQUEST_BODY_BYTES_MAX, REQUEST_HEAD_BYTES_MAX};
 use crate::target::LoadTarget;
 
@@ -45,7 +45,7 @@ pub(crate) struct RequestTemplate {
 }
 
 impl RequestTemplate {
-    pub(crate) fn new(target: &LoadTarget, options: &RequestOptions) -> Result<Self, LoadError> {
+    pub(crate) fn new(target: &LoadTarget, options: &RequestOptions) -> Result<Self, LoadTestError> {
         let body = body(options)?;
         let method = method(options, !body.is_empty())?;
         let mut headers = HeaderMap::new();
@@ -68,7 +68,8 @@ impl RequestTemplate {
         let host = headers.remove(HOST).and_then(|host| host.to_str().ok().map(str::to_owned));
         let uri =
             Uri::builder().scheme(scheme).authority(host.unwrap_or_default()).path_and_query(target.path.as_str());
-        let uri = uri.build().map_err(|why| LoadError::Invalid(format!("header \"host\": {why}; write HOST:PORT")))?;
+        let uri =
+            uri.build().map_err(|why| LoadTestError::Invalid(format!("header \"host\": {why}; write HOST:PORT")))?;
         let is_event = options.event_type.is_some();
         Ok(Self { method, uri, headers, body, http1, event_id_at: event_id_at.filter(|_| is_event), is_event })
     }
@@ -109,13 +110,13 @@ impl RequestTemplate {
     }
 }
 
-fn body(options: &RequestOptions) -> Result<Bytes, LoadError> {
+fn body(options: &RequestOptions) -> Result<Bytes, LoadTestError> {
     let body = match &options.body {
         none if none.is_empty() && options.event_type.is_some() => Bytes::from_static(EVENT_DATA),
         body => body.clone(),
     };
     if body.len() > REQUEST_BODY_BYTES_MAX {
-        return Err(LoadError::Invalid(format!(
+        return Err(LoadTestError::Invalid(format!(
             "the body has {} bytes, and the limit is {REQUEST_BODY_BYTES_MAX}; use a smaller one",
             body.len()
         )));
@@ -128,21 +129,25 @@ fn body(options: &RequestOptions) -> Result<Bytes, LoadError> {
     Ok([&[0], &length[..], &body].concat().into())
 }
 
-fn method(options: &RequestOptions, has_body: bool) -> Result<Method, LoadError> {
+fn method(options: &RequestOptions, has_body: bool) -> Result<Method, LoadTestError> {
     let posts = has_body || options.is_grpc || options.event_type.is_some();
     let Some(name) = &options.method else { return Ok(if posts { Method::POST } else { Method::GET }) };
     let method = Method::from_bytes(name.as_bytes());
     let method =
-        method.map_err(|_| LoadError::Invalid(format!("method {name:?}: it is not a token; write GET or POST")))?;
+        method.map_err(|_| LoadTestError::Invalid(format!("method {name:?}: it is not a token; write GET or POST")))?;
     if method == Method::CONNECT {
-        return Err(LoadError::Invalid("method CONNECT: it opens a tunnel, which has no response; use GET".to_owned()));
+        return Err(LoadTestError::Invalid(
+            "method CONNECT: it opens a tunnel, which has no response; use GET".to_owned(),
+        ));
     }
     Ok(method)
 }
 
-fn event_headers(headers: &mut HeaderMap, kind: &str) -> Result<(), LoadError> {
+fn event_headers(headers: &mut HeaderMap, kind: &str) -> Result<(), LoadTestError> {
     if kind.is_empty() {
-        return Err(LoadError::Invalid("the type of the event is empty; write one like com.example.test".to_owned()));
+        return Err(LoadTestError::Invalid(
+            "the type of the event is empty; write one like com.example.test".to_owned(),
+        ));
     }
     headers.insert("ce-specversion", HeaderValue::from_static("1.0"));
     headers.insert("ce-type", value("ce-type", kind)?);
@@ -153,13 +158,14 @@ fn event_headers(headers: &mut HeaderMap, kind: &str) -> Result<(), LoadError> {
 }
 
 /// The first of a name replaces the default, and further ones are added.
-fn add_headers(headers: &mut HeaderMap, given: &[(String, String)]) -> Result<(), LoadError> {
+fn add_headers(headers: &mut HeaderMap, given: &[(String, String)]) -> Result<(), LoadTestError> {
     let mut replaced = HeaderMap::new();
     for (name, text) in given {
-        let key = HeaderName::try_from(name.as_str())
-            .map_err(|_| LoadError::Invalid(format!("header {name:?}: it is not a field name; write NAME: VALUE")))?;
+        let key = HeaderName::try_from(name.as_str()).map_err(|_| {
+            LoadTestError::Invalid(format!("header {name:?}: it is not a field name; write NAME: VALUE"))
+        })?;
         if key == CONTENT_LENGTH || key == TRANSFER_ENCODING {
-            return Err(LoadError::Invalid(format!("header {name:?}: the body decides it; leave it out")));
+            return Err(LoadTestError::Invalid(format!("header {name:?}: the body decides it; leave it out")));
         }
         replaced.append(key, value(name, text)?);
     }
@@ -172,9 +178,9 @@ fn add_headers(headers: &mut HeaderMap, given: &[(String, String)]) -> Result<()
     Ok(())
 }
 
-fn value(name: &str, text: &str) -> Result<HeaderValue, LoadError> {
+fn value(name: &str, text: &str) -> Result<HeaderValue, LoadTestError> {
     HeaderValue::from_str(text).map_err(|_| {
-        LoadError::Invalid(format!("header {name:?}: its value has a forbidden byte; use printable ASCII"))
+        LoadTestError::Invalid(format!("header {name:?}: its value has a forbidden byte; use printable ASCII"))
     })
 }
 
@@ -183,7 +189,7 @@ fn http1_message(
     path: &str,
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<(Bytes, Option<usize>), LoadError> {
+) -> Result<(Bytes, Option<usize>), LoadTestError> {
     let mut message = format!("{method} {path} HTTP/1.1\r\n").into_bytes();
     let mut event_id_at = None;
     for (name, value) in headers {
@@ -197,7 +203,7 @@ fn http1_message(
     }
     message.extend_from_slice(b"\r\n");
     if message.len() > REQUEST_HEAD_BYTES_MAX {
-        return Err(LoadError::Invalid(format!(
+        return Err(LoadTestError::Invalid(format!(
             "the request head has {} bytes, and the limit is {REQUEST_HEAD_BYTES_MAX}; use fewer headers",
             message.len()
         )));
@@ -242,7 +248,7 @@ fn write_hex(into: &mut [u8], mut number: u64) {
 mod tests {
     use super::*;
 
-    fn template(options: &RequestOptions) -> Result<RequestTemplate, LoadError> {
+    fn template(options: &RequestOptions) -> Result<RequestTemplate, LoadTestError> {
         RequestTemplate::new(&LoadTarget::resolve("http://127.0.0.1:81/a?b").unwrap(), options)
     }
 

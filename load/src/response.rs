@@ -9,7 +9,7 @@ use crate::limits::{INTERIM_RESPONSES_MAX, REPEATED_HEAD_BYTES_MAX};
 
 /// A response that has arrived whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Response {
+pub(crate) struct CompleteResponse {
     pub(crate) status: u16,
     /// Bytes received for it, with heads and framing.
     pub(crate) bytes: u64,
@@ -48,7 +48,7 @@ impl ResponseDecoder {
     }
 
     /// Takes the next received bytes. `None`: more are needed.
-    pub(crate) fn push(&mut self, received: &[u8]) -> Result<Option<Response>, MalformedHttp> {
+    pub(crate) fn push(&mut self, received: &[u8]) -> Result<Option<CompleteResponse>, MalformedHttp> {
         self.bytes += received.len() as u64;
         if self.body.is_some() {
             return self.push_body(received);
@@ -78,9 +78,9 @@ impl ResponseDecoder {
     }
 
     /// The peer has closed its side. The response, if it ends so.
-    pub(crate) fn close(&mut self) -> Option<Response> {
+    pub(crate) fn close(&mut self) -> Option<CompleteResponse> {
         let may_close = self.body.as_ref().is_some_and(BodyDecoder::may_close);
-        may_close.then(|| Response { keep_alive: false, ..self.finish() })
+        may_close.then(|| CompleteResponse { keep_alive: false, ..self.finish() })
     }
 
     /// Parses heads up to the final one; returns what follows it. An incomplete one is kept.
@@ -115,7 +115,7 @@ impl ResponseDecoder {
         }
     }
 
-    fn push_body(&mut self, mut rest: &[u8]) -> Result<Option<Response>, MalformedHttp> {
+    fn push_body(&mut self, mut rest: &[u8]) -> Result<Option<CompleteResponse>, MalformedHttp> {
         let Some(body) = &mut self.body else { return Ok(None) };
         loop {
             match body.next(rest)? {
@@ -127,19 +127,19 @@ impl ResponseDecoder {
                     let response = self.finish();
                     // Bytes that no request has asked for: what they belong to is unknown.
                     let keep_alive = response.keep_alive && excess == 0;
-                    return Ok(Some(Response { keep_alive, ..response }));
+                    return Ok(Some(CompleteResponse { keep_alive, ..response }));
                 }
             }
         }
     }
 
     /// Ends this response, and begins the next.
-    fn finish(&mut self) -> Response {
+    fn finish(&mut self) -> CompleteResponse {
         self.body = None;
         self.interim = 0;
         let status = self.head.status;
         let keep_alive = self.head.keep_alive && status != 101;
-        Response { status, bytes: std::mem::take(&mut self.bytes), keep_alive, grpc_status: None }
+        CompleteResponse { status, bytes: std::mem::take(&mut self.bytes), keep_alive, grpc_status: None }
     }
 }
 
@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    type Outcome = Result<Option<Response>, MalformedHttp>;
+    type Outcome = Result<Option<CompleteResponse>, MalformedHttp>;
 
     /// Pushes `input` by pieces of `step` bytes, up to the first response or error.
     fn read(input: &[u8], step: usize) -> Outcome {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     fn ok(status: u16, bytes: usize, keep_alive: bool) -> Outcome {
-        Ok(Some(Response { status, bytes: bytes as u64, keep_alive, grpc_status: None }))
+        Ok(Some(CompleteResponse { status, bytes: bytes as u64, keep_alive, grpc_status: None }))
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::error::{LoadError, RequestFailure};
+use crate::error::{LoadTestError, RequestFailure};
 use crate::process_cpu::ProcessCpu;
 use crate::recorder::{IntervalResult, OutcomeCounts, Totals};
 use crate::result::LoadResult;
@@ -50,8 +50,8 @@ impl StopHandle {
 /// Runs `spec` to its end.
 ///
 /// # Errors
-/// The test could not begin: see [`LoadError`]. Failures of single requests are part of the result.
-pub fn run(spec: &LoadSpec) -> Result<LoadResult, LoadError> {
+/// The test could not begin: see [`LoadTestError`]. Failures of single requests are part of the result.
+pub fn run(spec: &LoadSpec) -> Result<LoadResult, LoadTestError> {
     run_observed(spec, &StopHandle::default(), &mut |_| ())
 }
 
@@ -63,7 +63,7 @@ pub fn run_observed(
     spec: &LoadSpec,
     stop: &StopHandle,
     observe: &mut dyn FnMut(&LoadProgress<'_>),
-) -> Result<LoadResult, LoadError> {
+) -> Result<LoadResult, LoadTestError> {
     let checked = Arc::new(spec.check()?);
     let mut clocks = vec![ProcessCpu::own()?];
     clocks.extend(spec.cpu_of.map(ProcessCpu::of).transpose()?);
@@ -82,14 +82,14 @@ pub fn run_observed(
         let (shared, sender) = (Arc::clone(&shared), sender.clone());
         let builder = thread::Builder::new().name(format!("load-{index}"));
         let started = builder.spawn(move || crate::thread::run(&shared, index, &sender));
-        threads.push(started.map_err(|why| LoadError::Thread(why.to_string()))?);
+        threads.push(started.map_err(|why| LoadTestError::Thread(why.to_string()))?);
     }
     drop(sender);
     let mut collector = Collector::new(&checked);
     collector.collect(&reports, observe);
     let cpu_after: Vec<_> = clocks.iter().map(|clock| clock.now()).collect();
     for thread in threads {
-        thread.join().map_err(|_| LoadError::Thread("it panicked".to_owned()))??;
+        thread.join().map_err(|_| LoadTestError::Thread("it panicked".to_owned()))??;
     }
     if shared.connected.load(Ordering::SeqCst) == 0 {
         let failure = shared.first_failure.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -98,10 +98,10 @@ pub fn run_observed(
     Ok(collector.result(&cpu_after))
 }
 
-fn unreachable_target(checked: &CheckedSpec, failure: Option<RequestFailure>) -> LoadError {
+fn unreachable_target(checked: &CheckedSpec, failure: Option<RequestFailure>) -> LoadTestError {
     match failure {
-        Some(failure) => LoadError::Unreachable { target: checked.target.to_string(), failure },
-        None => LoadError::Thread("no thread has connected".to_owned()),
+        Some(failure) => LoadTestError::Unreachable { target: checked.target.to_string(), failure },
+        None => LoadTestError::Thread("no thread has connected".to_owned()),
     }
 }
 
@@ -179,7 +179,7 @@ impl<'a> Collector<'a> {
         self.measured = self.measured.max(result.measured);
     }
 
-    fn result(mut self, cpu_after: &[Result<Duration, LoadError>]) -> LoadResult {
+    fn result(mut self, cpu_after: &[Result<Duration, LoadTestError>]) -> LoadResult {
         let spec = &self.checked.spec;
         self.series.sort_by_key(|point| point.end); // the last ones come in the order of the threads' ends
         // A test that ends with its last request ends when that is answered.

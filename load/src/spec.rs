@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::LoadError;
+use crate::error::LoadTestError;
 use crate::limits::{
     CONNECTIONS_MAX, DURATION_MAX, RATE_MAX, RESPONSE_TIMEOUT, RESPONSE_TIMEOUT_MAX, STREAMS_MAX, THREADS_MAX,
 };
@@ -79,16 +79,16 @@ impl LoadSpec {
     }
 
     /// Resolves names, and checks all fields against each other.
-    pub(crate) fn check(&self) -> Result<CheckedSpec, LoadError> {
+    pub(crate) fn check(&self) -> Result<CheckedSpec, LoadTestError> {
         let target = LoadTarget::resolve(&self.url)?;
         self.check_counts()?;
         self.check_times()?;
         let speaks_http2 = self.protocol == LoadProtocol::Http2;
         if self.request.is_grpc && !speaks_http2 {
-            return Err(LoadError::Invalid("gRPC needs HTTP/2; choose it".to_owned()));
+            return Err(LoadTestError::Invalid("gRPC needs HTTP/2; choose it".to_owned()));
         }
         if self.streams > 1 && !speaks_http2 {
-            return Err(LoadError::Invalid(format!(
+            return Err(LoadTestError::Invalid(format!(
                 "{} streams a connection need HTTP/2; use --http2, or more connections",
                 self.streams
             )));
@@ -104,7 +104,7 @@ impl LoadSpec {
         Ok(CheckedSpec { target, request, tls, profile, duration, spec: self.clone() })
     }
 
-    fn check_counts(&self) -> Result<(), LoadError> {
+    fn check_counts(&self) -> Result<(), LoadTestError> {
         let counts = [
             ("connections", self.connections, CONNECTIONS_MAX),
             ("streams", self.streams, STREAMS_MAX),
@@ -112,50 +112,53 @@ impl LoadSpec {
         ];
         for (what, count, max) in counts {
             if !(1..=max).contains(&count) {
-                return Err(LoadError::Invalid(format!("{count} {what}: use 1 to {max}")));
+                return Err(LoadTestError::Invalid(format!("{count} {what}: use 1 to {max}")));
             }
         }
         if self.threads > self.connections {
-            return Err(LoadError::Invalid(format!(
+            return Err(LoadTestError::Invalid(format!(
                 "{} threads for {} connections: each thread needs one; use fewer threads or more connections",
                 self.threads, self.connections
             )));
         }
         if self.requests == Some(0) {
-            return Err(LoadError::Invalid("0 requests: use at least 1".to_owned()));
+            return Err(LoadTestError::Invalid("0 requests: use at least 1".to_owned()));
         }
         Ok(())
     }
 
-    fn check_times(&self) -> Result<(), LoadError> {
+    fn check_times(&self) -> Result<(), LoadTestError> {
         if self.timeout.is_zero() || self.timeout > RESPONSE_TIMEOUT_MAX {
             let max = RESPONSE_TIMEOUT_MAX.as_secs();
-            return Err(LoadError::Invalid(format!("timeout {:?}: use more than 0 and at most {max}s", self.timeout)));
+            return Err(LoadTestError::Invalid(format!(
+                "timeout {:?}: use more than 0 and at most {max}s",
+                self.timeout
+            )));
         }
         if self.duration.is_some_and(|duration| duration.is_zero()) {
-            return Err(LoadError::Invalid("duration 0: use a longer one, like 10s".to_owned()));
+            return Err(LoadTestError::Invalid("duration 0: use a longer one, like 10s".to_owned()));
         }
         for (what, length) in [("duration", self.duration.unwrap_or_default()), ("warm-up", self.warm_up)] {
             if length > DURATION_MAX {
                 let max = DURATION_MAX.as_secs();
-                return Err(LoadError::Invalid(format!("{what} {length:?}: use at most {max}s")));
+                return Err(LoadTestError::Invalid(format!("{what} {length:?}: use at most {max}s")));
             }
         }
         Ok(())
     }
 
     /// The rate over time, with the warm-up in front at the first rate.
-    fn profile(&self, rate: OpenLoopRate) -> Result<RateProfile, LoadError> {
+    fn profile(&self, rate: OpenLoopRate) -> Result<RateProfile, LoadTestError> {
         for each in [rate.from, rate.to] {
             if !(0.0..=RATE_MAX).contains(&each) {
-                return Err(LoadError::Invalid(format!(
+                return Err(LoadTestError::Invalid(format!(
                     "rate {each}: use more than 0 and at most {RATE_MAX} a second"
                 )));
             }
         }
         let mean = f64::midpoint(rate.from, rate.to);
         if mean <= 0.0 {
-            return Err(LoadError::Invalid("rate 0: use more than 0 requests a second".to_owned()));
+            return Err(LoadTestError::Invalid("rate 0: use more than 0 requests a second".to_owned()));
         }
         #[allow(clippy::cast_precision_loss)]
         let length = match (self.duration, self.requests) {
@@ -164,7 +167,9 @@ impl LoadSpec {
             (None, None) => DURATION,
         };
         if length > DURATION_MAX {
-            return Err(LoadError::Invalid("the requests take more than a month at this rate; use fewer".to_owned()));
+            return Err(LoadTestError::Invalid(
+                "the requests take more than a month at this rate; use fewer".to_owned(),
+            ));
         }
         let warm_up = RatePhase::constant(if rate.from > 0.0 { rate.from } else { mean }, self.warm_up);
         Ok(RateProfile::new(vec![warm_up, RatePhase { from: rate.from, to: rate.to, length }]))

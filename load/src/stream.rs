@@ -13,12 +13,12 @@ use crate::target::LoadTarget;
 use crate::tls::{TlsSession, TlsSettings};
 
 /// One connection. One task sends and receives.
-pub(crate) struct ClientStream {
+pub(crate) struct LoadStream {
     stream: RingStream,
     tls: Option<Box<TlsSession>>,
 }
 
-impl ClientStream {
+impl LoadStream {
     /// Connects, with the handshake of TLS if there are settings for it. `protocol` must be agreed on in it, if there is one.
     pub(crate) async fn connect(
         ring: &Ring,

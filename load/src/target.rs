@@ -5,7 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use http::Uri;
 
-use crate::error::LoadError;
+use crate::error::LoadTestError;
 
 /// A parsed URL with the address of its host.
 #[derive(Debug, Clone)]
@@ -26,8 +26,8 @@ impl LoadTarget {
     ///
     /// # Errors
     /// The URL is malformed, or its host has no address.
-    pub fn resolve(url: &str) -> Result<Self, LoadError> {
-        let invalid = |why: &str| LoadError::Invalid(format!("URL {url:?}: {why}; write http://HOST:PORT/PATH"));
+    pub fn resolve(url: &str) -> Result<Self, LoadTestError> {
+        let invalid = |why: &str| LoadTestError::Invalid(format!("URL {url:?}: {why}; write http://HOST:PORT/PATH"));
         let uri: Uri = url.parse().map_err(|why: http::uri::InvalidUri| invalid(&why.to_string()))?;
         let is_tls = match uri.scheme_str() {
             Some("http") => false,
@@ -44,7 +44,7 @@ impl LoadTarget {
             return Err(invalid("the host is missing"));
         }
         let port = authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
-        let unresolved = |why: String| LoadError::Resolve { host: host.clone(), why };
+        let unresolved = |why: String| LoadTestError::Resolve { host: host.clone(), why };
         let mut addresses =
             (host.as_str(), port).to_socket_addrs().map_err(|why| unresolved(why.to_string()))?.collect::<Vec<_>>();
         addresses.sort_by_key(SocketAddr::is_ipv6); // `localhost` is both, and servers listen on the first more often

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use ring::{Notify, Ring, RingOptions};
 
-use crate::error::{LoadError, RequestFailure};
+use crate::error::{LoadTestError, RequestFailure};
 use crate::http1::Http1Client;
-use crate::http2::{Http2Client, SharedConnection};
+use crate::http2::{Http2StreamClient, SharedConnection};
 use crate::limits::TIMEOUT_CHECK_INTERVAL;
 use crate::process_cpu::ProcessCpu;
 use crate::profile::ArrivalTimes;
@@ -52,7 +52,7 @@ pub(crate) struct ThreadResult {
     pub(crate) measured: Duration,
 }
 
-pub(crate) fn run(shared: &SharedTest, thread: usize, reports: &Sender<ThreadReport>) -> Result<(), LoadError> {
+pub(crate) fn run(shared: &SharedTest, thread: usize, reports: &Sender<ThreadReport>) -> Result<(), LoadTestError> {
     let ring = match open_ring() {
         Ok(ring) => ring,
         Err(why) => {
@@ -66,12 +66,17 @@ pub(crate) fn run(shared: &SharedTest, thread: usize, reports: &Sender<ThreadRep
 }
 
 /// On io_uring, or on epoll where the host forbids it.
-fn open_ring() -> Result<Ring, LoadError> {
+fn open_ring() -> Result<Ring, LoadTestError> {
     let opened = Ring::kernel(RingOptions::default()).or_else(|_| Ring::epoll(RingOptions::default()));
-    opened.map_err(|why| LoadError::Ring(why.to_string()))
+    opened.map_err(|why| LoadTestError::Ring(why.to_string()))
 }
 
-async fn run_on(ring: &Ring, shared: &SharedTest, thread: usize, reports: &Sender<ThreadReport>) -> Option<LoadError> {
+async fn run_on(
+    ring: &Ring,
+    shared: &SharedTest,
+    thread: usize,
+    reports: &Sender<ThreadReport>,
+) -> Option<LoadTestError> {
     let worker = Rc::new(worker(ring, shared, thread));
     let connections = open_connections(&worker, thread).await;
     for connection in &connections {
@@ -116,7 +121,7 @@ fn worker(ring: &Ring, shared: &SharedTest, thread: usize) -> Worker {
 
 /// An open connection, by protocol.
 enum OpenConnection {
-    Http1(crate::stream::ClientStream),
+    Http1(crate::stream::LoadStream),
     Http2(Rc<SharedConnection>),
 }
 
@@ -168,7 +173,7 @@ fn spawn_clients(worker: &Rc<Worker>, connections: Vec<Result<OpenConnection, Re
             Ok(OpenConnection::Http1(stream)) => worker.ring.spawn(Http1Client::new(worker, Some(stream)).run()),
             Ok(OpenConnection::Http2(shared)) => {
                 for _ in 0..worker.checked.spec.streams {
-                    worker.ring.spawn(Http2Client::new(worker, &shared).run());
+                    worker.ring.spawn(Http2StreamClient::new(worker, &shared).run());
                 }
             }
             // It connects for its first request, and that fails or not.
@@ -178,7 +183,7 @@ fn spawn_clients(worker: &Rc<Worker>, connections: Vec<Result<OpenConnection, Re
             Err(_) => {
                 let shared = SharedConnection::closed(worker);
                 for _ in 0..worker.checked.spec.streams {
-                    worker.ring.spawn(Http2Client::new(worker, &shared).run());
+                    worker.ring.spawn(Http2StreamClient::new(worker, &shared).run());
                 }
             }
         }

@@ -12,7 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme};
 
-use crate::error::LoadError;
+use crate::error::LoadTestError;
 
 /// Which certificates of the target are accepted.
 #[derive(Debug, Clone, Default)]
@@ -40,13 +40,13 @@ impl fmt::Debug for TlsSettings {
 }
 
 impl TlsSettings {
-    pub(crate) fn new(trust: &TlsTrust, host: &str, speaks_http2: bool) -> Result<Self, LoadError> {
+    pub(crate) fn new(trust: &TlsTrust, host: &str, speaks_http2: bool) -> Result<Self, LoadTestError> {
         let name = ServerName::try_from(host.to_owned());
-        let name = name.map_err(|_| LoadError::Trust(format!("{host:?} is neither a DNS name nor an address")))?;
+        let name = name.map_err(|_| LoadTestError::Trust(format!("{host:?} is neither a DNS name nor an address")))?;
         let provider = Arc::new(default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
-            .map_err(|why| LoadError::Trust(why.to_string()))?;
+            .map_err(|why| LoadTestError::Trust(why.to_string()))?;
         let mut config = match trust {
             TlsTrust::Insecure => {
                 let verifier = Arc::new(AcceptingVerifier { provider });
@@ -66,26 +66,29 @@ impl TlsSettings {
     }
 }
 
-fn roots(pem: &[u8]) -> Result<RootCertStore, LoadError> {
+fn roots(pem: &[u8]) -> Result<RootCertStore, LoadTestError> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(pem) {
-        let certificate = certificate.map_err(|why| LoadError::Trust(format!("the authorities are not PEM: {why}")))?;
-        roots.add(certificate).map_err(|why| LoadError::Trust(format!("a certificate of the authorities: {why}")))?;
+        let certificate =
+            certificate.map_err(|why| LoadTestError::Trust(format!("the authorities are not PEM: {why}")))?;
+        roots
+            .add(certificate)
+            .map_err(|why| LoadTestError::Trust(format!("a certificate of the authorities: {why}")))?;
     }
     if roots.is_empty() {
-        return Err(LoadError::Trust("the file of authorities has no certificate; give one in PEM".to_owned()));
+        return Err(LoadTestError::Trust("the file of authorities has no certificate; give one in PEM".to_owned()));
     }
     Ok(roots)
 }
 
-fn system_roots() -> Result<RootCertStore, LoadError> {
+fn system_roots() -> Result<RootCertStore, LoadTestError> {
     let mut roots = RootCertStore::empty();
     for certificate in rustls_native_certs::load_native_certs().certs {
         drop(roots.add(certificate)); // a host's store may have certificates that rustls does not read
     }
     if roots.is_empty() {
         let why = "this host has no certificate authorities; install ca-certificates, or use --ca FILE or --insecure";
-        return Err(LoadError::Trust(why.to_owned()));
+        return Err(LoadTestError::Trust(why.to_owned()));
     }
     Ok(roots)
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use ring::{Notify, Ring, Tick};
 
-use crate::deadline::Deadline;
+use crate::deadline::RequestDeadline;
 use crate::error::RequestFailure;
 use crate::profile::ArrivalTimes;
 use crate::recorder::Recorder;
 use crate::request::EventIds;
-use crate::response::Response;
+use crate::response::CompleteResponse;
 use crate::spec::CheckedSpec;
 
 /// When the clients of a thread send.
@@ -43,7 +43,7 @@ pub(crate) struct Worker {
     pacing: RefCell<Pacing>,
     /// Requests of the measured part that may still begin.
     left: Cell<u64>,
-    deadlines: RefCell<Vec<Rc<Deadline>>>,
+    deadlines: RefCell<Vec<Rc<RequestDeadline>>>,
     start: Cell<Tick>,
     /// The start of the measured part.
     measured_from: Cell<Tick>,
@@ -138,7 +138,7 @@ impl Worker {
 
     /// The response to a request.
     #[inline]
-    pub(crate) fn record(&self, request: DueRequest, response: &Response) {
+    pub(crate) fn record(&self, request: DueRequest, response: &CompleteResponse) {
         let now = self.ring.now();
         self.finish(now);
         if request.due >= self.measured_from.get() {
@@ -170,8 +170,8 @@ impl Worker {
     }
 
     /// The deadline of a client's requests.
-    pub(crate) fn deadline(&self) -> Rc<Deadline> {
-        let deadline = Rc::<Deadline>::default();
+    pub(crate) fn deadline(&self) -> Rc<RequestDeadline> {
+        let deadline = Rc::<RequestDeadline>::default();
         self.deadlines.borrow_mut().push(Rc::clone(&deadline));
         deadline
     }

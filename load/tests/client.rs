@@ -10,7 +10,7 @@ use kit::server::closed_address;
 use kit::tls::TlsFront;
 use kit::{EventSink, SinkResponse, TestUpstream};
 use sluicegate_load::{
-    Arrivals, FailureKind, LoadError, LoadProtocol, LoadResult, LoadSpec, OpenLoopRate, RequestOptions, StopHandle,
+    Arrivals, FailureKind, LoadProtocol, LoadResult, LoadSpec, LoadTestError, OpenLoopRate, RequestOptions, StopHandle,
     TlsTrust, compare, run,
 };
 
@@ -71,7 +71,7 @@ fn slow_response_times_out() {
 #[test]
 fn target_without_listener_is_an_error_with_advice() {
     let why = run(&requests(closed_address(), "/", 5)).unwrap_err();
-    assert!(matches!(why, LoadError::Unreachable { .. }), "{why}");
+    assert!(matches!(why, LoadTestError::Unreachable { .. }), "{why}");
     let text = why.to_string();
     assert!(text.contains("127.0.0.1:") && text.contains("refused") && text.contains("listens"), "{text}");
 }
@@ -195,7 +195,7 @@ fn server_without_http2_is_a_failure() {
     // The first frames of HTTP/2 are no request of HTTP/1.1, so the server closes, at the latest for the first stream.
     match run(&spec) {
         Ok(result) => assert_eq!((result.counts.responses, result.counts.failures), (0, 3)),
-        Err(why) => assert!(matches!(why, LoadError::Unreachable { .. }), "{why}"),
+        Err(why) => assert!(matches!(why, LoadTestError::Unreachable { .. }), "{why}"),
     }
 }
 

@@ -4,10 +4,10 @@ use std::process::Command;
 
 use criterion::measurement::Measurement;
 use criterion::{Criterion, Throughput};
-use sluicegate_load::LoadError;
+use sluicegate_load::LoadTestError;
 use sluicegate_load::bench::{CpuPerRequest, HttpBench, RequestRate, ServerProcess};
 
-fn main() -> Result<(), LoadError> {
+fn main() -> Result<(), LoadTestError> {
     let server = ServerProcess::start(|port| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bench-example"));
         command.env("PORT", port.to_string());

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use criterion::Throughput;
 use criterion::measurement::{Measurement, ValueFormatter};
 
-use crate::error::LoadError;
+use crate::error::LoadTestError;
 use crate::process_cpu::ProcessCpu;
 
 /// Wall clock time, printed as requests a second.
@@ -50,7 +50,7 @@ pub struct CpuPerRequest {
 impl CpuPerRequest {
     /// # Errors
     /// There is no such process.
-    pub fn of(pid: u32) -> Result<Self, LoadError> {
+    pub fn of(pid: u32) -> Result<Self, LoadTestError> {
         ProcessCpu::of(pid).map(|clock| Self { clock })
     }
 }

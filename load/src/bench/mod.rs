@@ -4,7 +4,7 @@
 //! use criterion::{Criterion, Throughput};
 //! use sluicegate_load::bench::{HttpBench, ServerProcess};
 //!
-//! # fn main() -> Result<(), sluicegate_load::LoadError> {
+//! # fn main() -> Result<(), sluicegate_load::LoadTestError> {
 //! let server = ServerProcess::start(|port| {
 //!     let mut command = std::process::Command::new("./my-service");
 //!     command.env("PORT", port.to_string());
@@ -31,7 +31,7 @@ pub use server_process::{ServerProcess, free_port};
 
 use std::time::Duration;
 
-use crate::error::{FailureKind, LoadError, RequestFailure};
+use crate::error::{FailureKind, LoadTestError, RequestFailure};
 use crate::result::LoadResult;
 use crate::runner::run;
 use crate::spec::LoadSpec;
@@ -72,7 +72,7 @@ impl HttpBench {
     ///
     /// # Errors
     /// See [`run`](Self::run).
-    pub fn warm_up(&self, requests: u64) -> Result<(), LoadError> {
+    pub fn warm_up(&self, requests: u64) -> Result<(), LoadTestError> {
         self.run(requests).map(drop)
     }
 
@@ -80,13 +80,13 @@ impl HttpBench {
     ///
     /// # Errors
     /// The test could not begin, or a request failed: a bench of failures measures something else.
-    pub fn run(&self, requests: u64) -> Result<LoadResult, LoadError> {
+    pub fn run(&self, requests: u64) -> Result<LoadResult, LoadTestError> {
         let connections = usize::try_from(requests).unwrap_or(usize::MAX).min(self.spec.connections).max(1);
         let threads = self.spec.threads.min(connections);
         let spec =
             LoadSpec { requests: Some(requests.max(1)), duration: None, connections, threads, ..self.spec.clone() };
         let result = run(&spec)?;
-        let failed = |text: String| LoadError::Unreachable {
+        let failed = |text: String| LoadTestError::Unreachable {
             target: result.target.clone(),
             failure: RequestFailure::new(FailureKind::Closed, text),
         };
@@ -103,7 +103,7 @@ impl HttpBench {
     ///
     /// # Errors
     /// See [`run`](Self::run).
-    pub fn elapsed(&self, requests: u64) -> Result<Duration, LoadError> {
+    pub fn elapsed(&self, requests: u64) -> Result<Duration, LoadTestError> {
         self.run(requests).map(|result| result.measured)
     }
 
@@ -112,9 +112,9 @@ impl HttpBench {
     ///
     /// # Errors
     /// See [`run`](Self::run). The process has ended, or none was named.
-    pub fn cpu(&self, requests: u64) -> Result<Duration, LoadError> {
+    pub fn cpu(&self, requests: u64) -> Result<Duration, LoadTestError> {
         let result = self.run(requests)?;
-        let missing = || LoadError::Invalid("no processor time: name a running process with cpu_of".to_owned());
+        let missing = || LoadTestError::Invalid("no processor time: name a running process with cpu_of".to_owned());
         result.target_cpu.ok_or_else(missing)
     }
 }

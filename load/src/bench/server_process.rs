@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::error::LoadError;
+use crate::error::LoadTestError;
 use crate::limits::SERVER_START_TIMEOUT;
 
 /// Between two attempts to connect to a server that starts.
@@ -32,8 +32,8 @@ impl ServerProcess {
     ///
     /// # Errors
     /// The command cannot be started, ends early, or does not listen in time.
-    pub fn start(command: impl FnOnce(u16) -> Command) -> Result<Self, LoadError> {
-        let failed = |what: &str, why: &dyn std::fmt::Display| LoadError::Invalid(format!("{what}: {why}"));
+    pub fn start(command: impl FnOnce(u16) -> Command) -> Result<Self, LoadTestError> {
+        let failed = |what: &str, why: &dyn std::fmt::Display| LoadTestError::Invalid(format!("{what}: {why}"));
         let port = free_port().map_err(|why| failed("find a free port", &why))?;
         let mut command = command(port);
         let program = command.get_program().to_string_lossy().into_owned();

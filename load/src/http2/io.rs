@@ -11,14 +11,14 @@ use ring::Chunk;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::limits::HTTP2_WRITE_BYTES_MAX;
-use crate::stream::ClientStream;
+use crate::stream::LoadStream;
 use crate::worker::Worker;
 
 type SendFuture = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
 pub(super) struct ClientIo {
     worker: Rc<Worker>,
-    stream: Rc<ClientStream>,
+    stream: Rc<LoadStream>,
     /// Received and not read.
     unread: Chunk,
     /// Written and not sent: up to the limit and one frame.
@@ -27,7 +27,7 @@ pub(super) struct ClientIo {
 }
 
 impl ClientIo {
-    pub(super) fn new(worker: &Rc<Worker>, stream: ClientStream) -> Self {
+    pub(super) fn new(worker: &Rc<Worker>, stream: LoadStream) -> Self {
         Self {
             worker: Rc::clone(worker),
             stream: Rc::new(stream),

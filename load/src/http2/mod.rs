@@ -11,11 +11,11 @@ use h2::{Reason, RecvStream};
 use http::HeaderMap;
 use ring::Notify;
 
-use crate::deadline::Deadline;
+use crate::deadline::RequestDeadline;
 use crate::error::{FailureKind, RequestFailure};
 use crate::limits::{HTTP2_HEADER_LIST_BYTES_MAX, HTTP2_SEND_BYTES_MAX, HTTP2_WINDOW_BYTES, RECONNECT_WAIT};
-use crate::response::Response;
-use crate::stream::ClientStream;
+use crate::response::CompleteResponse;
+use crate::stream::LoadStream;
 use crate::worker::{ActiveClient, Worker};
 
 use io::ClientIo;
@@ -57,7 +57,7 @@ impl SharedConnection {
 
     async fn connect(&self) -> Result<(), RequestFailure> {
         let (worker, checked) = (&self.worker, &self.worker.checked);
-        let stream = ClientStream::connect(&worker.ring, &checked.target, checked.tls.as_ref(), Some(b"h2")).await?;
+        let stream = LoadStream::connect(&worker.ring, &checked.target, checked.tls.as_ref(), Some(b"h2")).await?;
         let streams = checked.spec.streams;
         let mut builder = Builder::new();
         builder
@@ -115,14 +115,14 @@ impl Drop for ConnectingGuard<'_> {
 }
 
 /// One stream after the other on a shared connection.
-pub(crate) struct Http2Client {
+pub(crate) struct Http2StreamClient {
     worker: Rc<Worker>,
     connection: Rc<SharedConnection>,
-    deadline: Rc<Deadline>,
+    deadline: Rc<RequestDeadline>,
     _active: ActiveClient,
 }
 
-impl Http2Client {
+impl Http2StreamClient {
     pub(crate) fn new(worker: &Rc<Worker>, connection: &Rc<SharedConnection>) -> Self {
         Self {
             worker: Rc::clone(worker),
@@ -149,7 +149,7 @@ impl Http2Client {
     }
 
     /// Sends a request, again if the server says that it has not processed it.
-    async fn exchange(&self) -> Result<Response, RequestFailure> {
+    async fn exchange(&self) -> Result<CompleteResponse, RequestFailure> {
         let mut attempts = 1;
         loop {
             let (sender, generation) = self.connection.sender().await?;
@@ -168,7 +168,7 @@ impl Http2Client {
         }
     }
 
-    async fn attempt(&self, sender: SendRequest<Bytes>) -> Result<Response, AttemptError> {
+    async fn attempt(&self, sender: SendRequest<Bytes>) -> Result<CompleteResponse, AttemptError> {
         let template = &self.worker.checked.request;
         let mut sender = sender.ready().await.map_err(AttemptError::unprocessed)?;
         let head = template.http2(&mut self.worker.event_ids.borrow_mut());
@@ -180,7 +180,7 @@ impl Http2Client {
         let (head, body) = response.await?.into_parts();
         let trailers = drain(body).await?;
         let grpc_status = trailers.as_ref().and_then(grpc_status).or_else(|| grpc_status(&head.headers));
-        Ok(Response { status: head.status.as_u16(), bytes: 0, keep_alive: true, grpc_status })
+        Ok(CompleteResponse { status: head.status.as_u16(), bytes: 0, keep_alive: true, grpc_status })
     }
 }
 

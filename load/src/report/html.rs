@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::number::{duration, grouped, rate, significant};
-use super::plot::{Axis, Line, Plot, escaped, nines};
+use super::plot::{Axis, Plot, PlotLine, escaped, nines};
 use super::{QUANTILES, Report, to_text};
 use crate::comparison::Comparison;
 use crate::result::LoadResult;
@@ -111,7 +111,7 @@ fn latency_plot(results: &[(String, &LoadResult)]) -> Plot {
                 (nines(quantile), ms(latency))
             })
             .collect();
-        lines.push(Line { name: name.clone(), points });
+        lines.push(PlotLine { name: name.clone(), points });
     }
     let x = Axis::quantiles("share of requests", quantile_max);
     let y = Axis::linear("latency, ms", latency_max, significant);
@@ -123,7 +123,7 @@ fn throughput_plot(results: &[(String, &LoadResult)]) -> Plot {
         .iter()
         .map(|(name, result)| {
             let points = result.series.iter().map(|point| (point.end.as_secs_f64(), point.rate())).collect();
-            Line { name: name.clone(), points }
+            PlotLine { name: name.clone(), points }
         })
         .collect();
     over_time("Throughput over time", "responses/s", lines, rate)
@@ -135,13 +135,13 @@ fn latency_series_plot(results: &[(String, &LoadResult)]) -> Plot {
         let series = |of: fn(&crate::series::SeriesPoint) -> Duration| {
             result.series.iter().map(move |point| (point.end.as_secs_f64(), ms(of(point)))).collect()
         };
-        lines.push(Line { name: format!("p50 of {name}"), points: series(|point| point.p50) });
-        lines.push(Line { name: format!("p99 of {name}"), points: series(|point| point.p99) });
+        lines.push(PlotLine { name: format!("p50 of {name}"), points: series(|point| point.p50) });
+        lines.push(PlotLine { name: format!("p99 of {name}"), points: series(|point| point.p99) });
     }
     over_time("Latency over time", "latency, ms", lines, significant)
 }
 
-fn over_time(title: &str, label: &str, lines: Vec<Line>, text: impl Fn(f64) -> String) -> Plot {
+fn over_time(title: &str, label: &str, lines: Vec<PlotLine>, text: impl Fn(f64) -> String) -> Plot {
     let points = || lines.iter().flat_map(|line| &line.points);
     let (x_max, y_max) = points().fold((0.0_f64, 0.0_f64), |(x, y), point| (x.max(point.0), y.max(point.1)));
     let x = Axis::linear("seconds", x_max, |second| format!("{second}"));

@@ -1,4 +1,4 @@
-//! Line plots as SVG. Colors are classes, which the page's style sheet defines for light and dark.
+//! PlotLine plots as SVG. Colors are classes, which the page's style sheet defines for light and dark.
 
 use std::fmt::Write as _;
 
@@ -63,7 +63,7 @@ fn round_step(max: f64) -> f64 {
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Line {
+pub(super) struct PlotLine {
     pub(super) name: String,
     pub(super) points: Vec<(f64, f64)>,
 }
@@ -74,7 +74,7 @@ pub(super) struct Plot {
     pub(super) title: String,
     pub(super) x: Axis,
     pub(super) y: Axis,
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<PlotLine>,
 }
 
 impl Plot {
@@ -176,7 +176,7 @@ mod tests {
     fn plot_stays_inside_its_frame_and_escapes_names() {
         let axis = |max| Axis::linear("a <b>", max, |at| at.to_string());
         let line =
-            |name: &str| Line { name: name.to_owned(), points: vec![(-1.0, 5.0), (0.5, f64::NAN), (99.0, 1e12)] };
+            |name: &str| PlotLine { name: name.to_owned(), points: vec![(-1.0, 5.0), (0.5, f64::NAN), (99.0, 1e12)] };
         let plot = Plot { title: "t\"&".to_owned(), x: axis(1.0), y: axis(1.0), lines: vec![line("<1>"), line("2")] };
         let svg = plot.svg();
         assert!(svg.contains("&lt;1&gt;") && svg.contains("t&quot;&amp;") && svg.contains("a &lt;b&gt;"), "{svg}");
