@@ -45,10 +45,11 @@ impl RequestDeadline {
 
     /// Wakes the task if its deadline has passed.
     pub(crate) fn check(&self, now: Tick) {
-        if self.at.get().is_some_and(|at| at <= now) && !self.expired.replace(true) {
-            if let Some(waker) = &*self.waker.borrow() {
-                waker.wake_by_ref();
-            }
+        if self.at.get().is_some_and(|at| at <= now)
+            && !self.expired.replace(true)
+            && let Some(waker) = &*self.waker.borrow()
+        {
+            waker.wake_by_ref();
         }
     }
 }

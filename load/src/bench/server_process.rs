@@ -32,6 +32,7 @@ impl ServerProcess {
     ///
     /// # Errors
     /// The command cannot be started, ends early, or does not listen in time.
+    #[allow(clippy::disallowed_methods, reason = "a fixture of benches: it blocks a thread of its own")]
     pub fn start(command: impl FnOnce(u16) -> Command) -> Result<Self, LoadTestError> {
         let failed = |what: &str, why: &dyn std::fmt::Display| LoadTestError::Invalid(format!("{what}: {why}"));
         let port = free_port().map_err(|why| failed("find a free port", &why))?;
