@@ -23,6 +23,7 @@ mod event;
 mod example;
 mod image;
 mod kubeconfig;
+mod load;
 mod man;
 mod run;
 mod selftest;
@@ -79,6 +80,8 @@ enum Command {
     Selftest(selftest::SelftestArgs),
     /// Check this host: kernel, limits, cgroups, disk, names, clock; say what each missing thing costs
     Doctor(doctor::DoctorArgs),
+    /// Send requests to a URL, and report rates, latencies, failures and processor time
+    Load(Box<load::LoadArgs>),
     /// Print the completion script of a shell
     Completion(completion::CompletionArgs),
     /// Write the manual pages into a folder
@@ -127,6 +130,7 @@ pub(crate) fn main() -> std::process::ExitCode {
         Command::Validate(args) => validate::run(&args),
         Command::Selftest(args) => selftest::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Load(args) => load::run(&args),
         Command::Completion(args) => completion::print(&args),
         Command::Man(args) => man::write(&args),
         Command::Version => exit_code(tell(&format!("sluicegate {LONG_VERSION}\n")).map(|()| true)),

@@ -13,7 +13,7 @@ Every size, count, time and rate that Sluicegate bounds, and why. What exceeds a
 condition or a log line that names it. Written from the code by `UPDATE_LIMITS=1 cargo test --test documents limits`.
 ";
 
-const CRATES: [(&str, &str); 18] = [
+const CRATES: [(&str, &str); 19] = [
     ("src", "The program"),
     ("control/types/src", "Kinds"),
     ("control/cel/src", "CEL"),
@@ -32,6 +32,7 @@ const CRATES: [(&str, &str); 18] = [
     ("dataplane/broker/src", "Broker"),
     ("dataplane/ring/src", "Ring"),
     ("wal/src", "Log"),
+    ("load/src", "Load generator"),
 ];
 
 struct Limit {

@@ -4,6 +4,7 @@ mod banner;
 mod command_line_tools;
 mod demo;
 mod io_driver;
+mod load;
 mod metrics;
 mod reload;
 mod service_manager;

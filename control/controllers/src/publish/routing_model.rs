@@ -154,7 +154,8 @@ impl RoutingModel {
             return false;
         }
         let shown = self.routes.get(owner).into_iter().flatten().flat_map(|rule| &rule.hosts);
-        self.released_hosts.extend(shown.cloned().chain(before.map(Arc::from)));
+        let all = shown.cloned().chain(before.map(Arc::from));
+        self.released_hosts.extend(all.map(|host| (None, host)));
         self.stale_owners.insert(owner.to_owned());
         true
     }
