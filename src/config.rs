@@ -31,8 +31,8 @@ pub(crate) use multi_value::ManyValues;
 pub(crate) use route::{RouteRule, RouteTarget};
 pub(crate) use settings::{Settings, setting_names};
 pub(crate) use value::{
-    AdvertisedHost, AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule, QuotaRule,
-    UserRule, Wait, address, whole,
+    AdvertisedHost, AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule,
+    QuotaRule, UserRule, Wait, address, whole,
 };
 
 /// All settings, resolved.
@@ -224,7 +224,7 @@ impl RunConfig {
     pub(crate) fn needs_restart(&self, wanted: &Self) -> Vec<&'static str> {
         let differ = |key: fn(&Self) -> String| key(self) != key(wanted);
         type ShownSetting = (&'static str, fn(&RunConfig) -> String);
-        let fields: [ShownSetting; 38] = [
+        let fields: [ShownSetting; 39] = [
             ("data", |config| format!("{:?}", config.data)),
             ("workers", |config| format!("{:?}", config.workers)),
             ("http", |config| format!("{:?}", config.http)),

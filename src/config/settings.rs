@@ -8,7 +8,9 @@ use serde::Deserialize;
 
 use super::gateway::{AddressRangesRule, ErrorPageRule, NetworkList, PortRangesRule, ProxyProtocolList};
 use super::upgrade_protocols::UpgradeProtocolList;
-use super::value::{AdvertisedHost, AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule};
+use super::value::{
+    AdvertisedHost, AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule,
+};
 use super::value::{QuotaRule, UserRule, Wait};
 use super::{
     AccessFormat, IoDriverRule, ManyValues, RouteRule, ServerTiming, TlsVersion, WorkloadRule, multi_value, value,

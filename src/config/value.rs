@@ -12,6 +12,7 @@ use dataplane::target_policy::AllowedTarget;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use ureq::http::Uri;
+use ureq::http::uri::Authority;
 
 /// `REF=COMMAND`: an image that is a command of this host.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -219,10 +220,13 @@ impl FromStr for AdvertisedHost {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("{text:?} is not HOST or HOST:PORT, like events.example.com or 192.0.2.1:8081");
-        let authority: http::uri::Authority = text.parse().map_err(|_| bad())?;
+        let authority: Authority = text.parse().map_err(|_| bad())?;
         let host = authority.host();
         let is_address = host.parse::<IpAddr>().is_ok()
-            || host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).is_some_and(|host| host.parse::<IpAddr>().is_ok());
+            || host
+                .strip_prefix('[')
+                .and_then(|host| host.strip_suffix(']'))
+                .is_some_and(|host| host.parse::<IpAddr>().is_ok());
         // What follows the host is a port that is a number, or nothing: no user and no empty port.
         let port = text.strip_prefix(host).ok_or_else(bad)?;
         let has_port = port.is_empty() || authority.port_u16().is_some_and(|port| port > 0);
@@ -340,7 +344,10 @@ mod tests {
     #[test]
     fn advertised_host_is_name_or_address_with_port() {
         for (text, host) in [
-            ("sluicegate-events.knative-serving.svc.cluster.local", "sluicegate-events.knative-serving.svc.cluster.local"),
+            (
+                "sluicegate-events.knative-serving.svc.cluster.local",
+                "sluicegate-events.knative-serving.svc.cluster.local",
+            ),
             ("Events.example.com:8081", "events.example.com:8081"),
             ("192.0.2.1:80", "192.0.2.1:80"),
             ("[2001:db8::1]:80", "[2001:db8::1]:80"),

@@ -59,7 +59,10 @@ fn plain_manifests_are_the_chart_with_its_defaults() {
     if std::env::var_os("UPDATE_REFERENCE").is_some() {
         fs::write(&path, &plain).unwrap();
     }
-    assert!(fs::read_to_string(&path).unwrap() == plain, "{PLAIN} is stale: UPDATE_REFERENCE=1 cargo test --test documents helm");
+    assert!(
+        fs::read_to_string(&path).unwrap() == plain,
+        "{PLAIN} is stale: UPDATE_REFERENCE=1 cargo test --test documents helm"
+    );
 }
 
 #[test]
@@ -99,12 +102,14 @@ fn chart_with_all_options_has_their_objects() {
     assert!(has("Deployment", "sluicegate").is_none());
     let pod = &has("StatefulSet", "sluicegate").unwrap()["spec"]["template"]["spec"];
     assert_eq!(pod["securityContext"]["seccompProfile"]["localhostProfile"], "sluicegate.json");
-    let args: Vec<_> = pod["containers"][0]["args"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap()).collect();
+    let args: Vec<_> =
+        pod["containers"][0]["args"].as_array().unwrap().iter().map(|arg| arg.as_str().unwrap()).collect();
     for flag in ["--https=0.0.0.0:8443", "--cluster-local=0.0.0.0:8082"] {
         assert!(args.contains(&flag), "{flag} in {args:?}");
     }
     let dashboard = has("ConfigMap", "sluicegate-dashboard").unwrap()["data"]["sluicegate.json"].as_str().unwrap();
-    let shipped = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/grafana/sluicegate.json")).unwrap();
+    let shipped =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/grafana/sluicegate.json")).unwrap();
     assert_eq!(dashboard.trim(), shipped.trim());
 }
 

@@ -234,7 +234,8 @@ fn a_refusal_names_the_field() {
 #[test]
 fn advertised_address_is_in_statuses() {
     let setup = ApplianceSetup::new(BIN).flag("events-address", "events.example.test:8081");
-    let appliance = with_broker(&setup);
+    let appliance = setup.start();
+    appliance.api().create(&broker("main"));
     let status = appliance.api().wait_ready("Broker", NAMESPACE, "main", TIMEOUT)["status"].clone();
     assert_eq!(status["address"]["url"], "http://events.example.test:8081/brokers/default/main");
 }

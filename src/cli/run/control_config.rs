@@ -29,7 +29,8 @@ pub(super) fn control_config(
     ways: &Arc<OnceLock<CoreSenders>>,
 ) -> Result<ControllerConfig> {
     let listener = advertised_address::met_at(sockets.events[0].local_addr()?);
-    let events = config.events_address.as_ref().map_or_else(|| listener.to_string(), |AdvertisedHost(host)| host.clone());
+    let events =
+        config.events_address.as_ref().map_or_else(|| listener.to_string(), |AdvertisedHost(host)| host.clone());
     let context = ContextConfig {
         domain: config.domain.clone(),
         http_port: sockets.http[0].local_addr()?.port(),

@@ -16,9 +16,7 @@ use types::kind_registry::{KindEntry, RequestContext};
 
 use super::decide::Write;
 use super::errors::StatusError;
-use super::field_ownership::{
-    FieldOwner, FieldSet, FieldWriter, field_location, last_applied, managed_fields, merge,
-};
+use super::field_ownership::{FieldOwner, FieldSet, FieldWriter, field_location, last_applied, managed_fields, merge};
 use super::prepare::{self, CreationContext};
 use super::{
     ApiRequest, as_dry_run, body, crd_names, crd_registry, create, field_validation as validation, get,

@@ -311,7 +311,10 @@ mod tests {
         let found = FieldDiff::of(FieldLocation::root(None), Some(&blank), None, Some(&after));
         let containers = json!({ r#"k:{"name":"a"}"#: { ".": {}, "f:name": {} } });
         let volumes = json!({ ".": {}, r#"k:{"name":"v"}"#: { ".": {}, "f:name": {} } });
-        assert_eq!(found.added.clone().into_value(), json!({ "f:spec": { "f:containers": containers, "f:volumes": volumes } }));
+        assert_eq!(
+            found.added.clone().into_value(),
+            json!({ "f:spec": { "f:containers": containers, "f:volumes": volumes } })
+        );
         let mut same = FieldDiff::of(FieldLocation::root(None), Some(&blank), Some(&json!({})), Some(&blank));
         assert!(same.take_changed().is_empty() && same.removed.is_empty());
     }

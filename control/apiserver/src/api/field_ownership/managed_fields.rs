@@ -156,7 +156,8 @@ pub(in super::super) fn equal_except_times(one: &Value, other: &Value) -> bool {
         && equal_without("managedFields", own, others)
         && match (own["managedFields"].as_array(), others["managedFields"].as_array()) {
             (Some(own), Some(others)) => {
-                own.len() == others.len() && own.iter().zip(others).all(|(one, other)| equal_without("time", one, other))
+                own.len() == others.len()
+                    && own.iter().zip(others).all(|(one, other)| equal_without("time", one, other))
             }
             _ => own["managedFields"] == others["managedFields"],
         }
@@ -360,7 +361,7 @@ mod tests {
             let writer = FieldWriter { status: true, ..writer(group, kind, true) };
             let entry = writer.owner(APPLY, FieldSet::parse(&json!({ "f:x": {} })));
             let mut before = json!({ "metadata": {}, "spec": {} });
-            write(&mut before, &[entry]);
+            write(&mut before, vec![entry]);
             let mut after = before.clone();
             after["status"] = json!({ "phase": "x" });
             record_update(&mut after, Some(&before), &writer, None);
@@ -384,6 +385,6 @@ mod tests {
         let named: Vec<&str> = owners.iter().map(|owner| owner.manager.as_str()).collect();
         assert_eq!(named, ["m0", ANCIENT_MANAGER, "m4", "m5", "m6", "m7", "m8", "m9", "m10", "m11"]);
         assert_eq!(owners[1].time, "2026-01-01T00:00:03Z");
-        assert_eq!(owners[1].fields.write(), json!({ "f:data": { "f:1": {}, "f:2": {}, "f:3": {} } }));
+        assert_eq!(owners[1].fields.clone().into_value(), json!({ "f:data": { "f:1": {}, "f:2": {}, "f:3": {} } }));
     }
 }
