@@ -103,10 +103,7 @@ impl RunConfig {
         let variables = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
         environment::refuse_unknown(variables)?;
-        let file = match &given.config {
-            Some(path) => file::read(path)?,
-            None => Settings::default(),
-        };
+        let file = given.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
 
         let http_limits = http::limits(&given, &file)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -25,6 +25,13 @@ def main(out, target):
         node["id"]: sorted(dep["pkg"] for dep in node["deps"] if any(kind["kind"] is None for kind in dep["dep_kinds"]))
         for node in metadata["resolve"]["nodes"]
     }
+    # The metadata unite the features of all packages of the workspace; a program has only those that it asks for itself.
+    tree = ["cargo", "tree", "--locked", "--target", target, "-e", "normal", "--prefix", "none", "-f", "{p}"]
+    tree += [word for program in PROGRAMS for word in ("-p", program)]
+    lines = subprocess.run(tree, check=True, capture_output=True, text=True).stdout.splitlines()
+    compiled = {tuple(line.split()[:2]) for line in lines if line}
+    is_compiled = lambda package: (package["name"], f"v{package['version']}") in compiled
+    uses = {user: [used for used in all_used if is_compiled(packages[used])] for user, all_used in uses.items()}
     waiting = [package["id"] for package in packages.values() if package["name"] in PROGRAMS]
     linked = set()
     while waiting:

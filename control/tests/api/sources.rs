@@ -16,7 +16,7 @@ async fn each_definition_says_what_sources_have_in_common() {
     let server = TestApiServer::real().await;
     let (_, all) = server.get(&format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?{SOURCES}")).await;
     let all = all["items"].as_array().unwrap();
-    assert_eq!(all.len(), 9);
+    assert_eq!(all.len(), 10);
     for definition in all {
         let name = &definition["metadata"]["name"];
         for version in definition["spec"]["versions"].as_array().unwrap() {

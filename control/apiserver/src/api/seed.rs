@@ -199,9 +199,8 @@ fn definition(meta: &KindMeta, versions: &[&KindEntry]) -> Value {
     // `json!` would copy them.
     let versions = versions.iter().enumerate().map(|(index, entry)| version(entry, index == 0));
     definition["spec"]["versions"] = versions.collect();
-    let release = if meta.group == gateway_api::GROUP { &gateway_api::BUNDLE_ANNOTATIONS[..] } else { &[] };
-    for (name, value) in release.iter().copied().chain(meta.event_types.map(|types| (crd::EVENT_TYPES, types))) {
-        definition["metadata"]["annotations"][name] = value.into();
+    if let Some(types) = meta.event_types {
+        definition["metadata"]["annotations"] = json!({ crd::EVENT_TYPES: types });
     }
     definition
 }

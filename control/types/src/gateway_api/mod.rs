@@ -25,9 +25,6 @@ use crate::printer_column::{CustomColumn, PrinterColumn, column};
 use crate::role_rules::{EDIT, VIEW};
 
 pub const GROUP: &str = "gateway.networking.k8s.io";
-/// The release whose definitions these are, as upstream's CustomResourceDefinitions name it in their annotations.
-pub const BUNDLE_ANNOTATIONS: [(&str, &str); 2] =
-    [("gateway.networking.k8s.io/bundle-version", "v1.6.1"), ("gateway.networking.k8s.io/channel", "standard")];
 /// What a GatewayClass names to be ours.
 pub const CONTROLLER_NAME: &str = "sluicegate.dev/gateway-controller";
 /// The GatewayClass that is there from the start.

@@ -133,6 +133,8 @@ mod tests {
     use super::*;
 
     const IDLE: Duration = Duration::from_secs(10);
+    /// Simulated time in which the peers have to finish after the relay.
+    const PEERS_WAIT_MS: u32 = 60_000;
 
     /// Two connections: from the client to the relay, and from the relay to the server. The outer ends come first.
     async fn connections(ring: &Ring) -> [RingStream; 4] {
@@ -175,9 +177,12 @@ mod tests {
             });
             let outcome = relay(&outer, (&from_client, Chunk::from(arrived.to_vec())), &to_server, IDLE).await;
             drop((from_client, to_server));
-            while !done.get() {
-                own.sleep(Duration::from_millis(1)).await;
+            for _ in 0..PEERS_WAIT_MS {
+                if !done.get() {
+                    own.sleep(Duration::from_millis(1)).await;
+                }
             }
+            assert!(done.get(), "the peers have not finished, or a check of theirs has failed");
             outcome
         })
     }
@@ -257,7 +262,11 @@ mod tests {
         let outcome = relayed(b"", |_, client, server| async move {
             client.set_reset_on_close(true).unwrap();
             client.send(b"some".to_vec()).await.unwrap();
-            assert_eq!(&*server.recv().await.unwrap(), b"some");
+            let mut arrived = Vec::new();
+            while arrived.len() < 4 {
+                arrived.extend_from_slice(&server.recv().await.unwrap());
+            }
+            assert_eq!(arrived, b"some");
             drop(client);
             read_all(&server).await;
         });
