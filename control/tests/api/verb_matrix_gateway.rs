@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::{INVALID, KindRow, row};
 
-pub fn gateway_rows() -> Vec<KindRow> {
+pub(super) fn gateway_rows() -> Vec<KindRow> {
     let listener = |port: i32| json!([{ "name": "a", "port": port, "protocol": "HTTP" }]);
     let gateway = |port: i32| json!({ "spec": { "gatewayClassName": "a", "listeners": listener(port) } });
     let hosts = |host: &str| json!({ "spec": { "hostnames": [host] } });

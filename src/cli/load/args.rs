@@ -18,7 +18,7 @@ const ROUND_DURATION: Duration = Duration::from_secs(3);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct LoadArgs {
-    /// Target: http://HOST[:PORT][/PATH], or https://
+    /// Target: `http://HOST[:PORT]/PATH`, or `https://`
     url: String,
 
     /// Connections, over all threads
