@@ -6,6 +6,9 @@ use types::conditions::ConditionManager;
 use types::eventing::broker::Broker;
 use types::shared::{DeliveryStatus, Destination};
 
+/// The reason of a condition whose dead letter sink has no address.
+pub const NOT_RESOLVED: &str = "DeadLetterSinkResolveFailed";
+
 /// Marks the condition `kind` by what happened to the sink, if one is wanted, and says where it is.
 pub fn mark(
     conditions: &mut ConditionManager<'_>,
@@ -17,7 +20,7 @@ pub fn mark(
             let why = "No dead letter sink is configured.";
             conditions.mark_true_with_reason(kind, "DeadLetterSinkNotConfigured", why);
         }
-        Some(Err(ResolveError(why))) => conditions.mark_false(kind, "DeadLetterSinkResolveFailed", &why),
+        Some(Err(ResolveError(why))) => conditions.mark_false(kind, NOT_RESOLVED, &why),
         Some(Ok(found)) => {
             conditions.mark_true(kind);
             return delivery_status(found);

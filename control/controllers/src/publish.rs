@@ -52,6 +52,8 @@ pub struct Publisher {
     /// Rung when the operator's certificates are others.
     certificates_changed: Notify,
     publish_table: Arc<dyn Fn(RoutingTable) + Send + Sync>,
+    /// Part of the names of private Routes. Not the table's `internal_key`: access logs and backends see Host.
+    private_host_key: String,
 }
 
 /// How a backend treats its requests; its instances come from the autoscaler.
@@ -122,9 +124,10 @@ impl Publisher {
     /// `deliver` swaps the table for all cores before it returns, and does not block.
     #[must_use]
     pub fn new(deliver: Arc<dyn Fn(RoutingTable) + Send + Sync>) -> Self {
-        let inside_key = uuid::Uuid::new_v4().simple().to_string().into(); // a caller outside cannot guess it
-        let table = RoutingTable { internal_key: inside_key, ..RoutingTable::default() };
+        let random = || uuid::Uuid::new_v4().simple().to_string(); // a caller outside cannot guess it
+        let table = RoutingTable { internal_key: random().into(), ..RoutingTable::default() };
         Self {
+            private_host_key: random(),
             model: Mutex::new(RoutingModel { table, ..RoutingModel::default() }),
             cores_running: AtomicBool::new(false),
             certificates_changed: Notify::new(),
@@ -296,7 +299,7 @@ impl Publisher {
     /// The name under which the Route `owner` is served while it is private: no client can guess it.
     #[must_use]
     pub fn private_host(&self, owner: &str) -> String {
-        format!("{}.{}", self.lock().table.internal_key, owner.replace(['/', ' '], ".").to_lowercase())
+        format!("{}.{}", self.private_host_key, owner.replace(['/', ' '], ".").to_lowercase())
     }
 
     /// Serves the Route `owner` under its [`private_host`](Self::private_host) and no other name, or under all of its own.

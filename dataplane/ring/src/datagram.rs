@@ -93,8 +93,13 @@ impl RingDatagram {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::limits::{IoDriver, RingOptions};
+
+    /// Only a wait that never ends takes so long.
+    const WAIT_MAX: Duration = Duration::from_secs(20);
 
     fn loopback() -> UdpSocket {
         UdpSocket::bind("127.0.0.1:0").unwrap()
@@ -126,6 +131,38 @@ mod tests {
                 assert_eq!(ring.block_on(client.recv_from(&mut buffer)).unwrap().0, 4);
             }
             drop((server, client));
+            ring.shutdown();
+        }
+    }
+
+    /// The kernel has reported the datagram before the wait begins, or there were more than were received.
+    #[test]
+    fn datagram_before_wait_is_found_on_each_driver() {
+        for driver in [IoDriver::IoUring, IoDriver::Epoll] {
+            let Ok(ring) = Ring::open(RingOptions { chunks: 8, driver, ..RingOptions::default() }) else { continue };
+            let (server, client) = (loopback(), loopback());
+            client.connect(server.local_addr().unwrap()).unwrap();
+            let server = RingDatagram::from_std(&ring, server).unwrap();
+            let mut buffer = [0; 100];
+            assert_eq!(server.try_recv_from(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            for _ in 0..3 {
+                for _ in 0..3 {
+                    client.send(b"early").unwrap();
+                }
+                // Turns in which the kernel reports them.
+                ring.block_on(async {
+                    for _ in 0..3 {
+                        ring.sleep(Duration::from_millis(1)).await;
+                    }
+                });
+                for _ in 0..3 {
+                    let waited = ring.block_on(ring.timeout(WAIT_MAX, server.readable()));
+                    assert!(waited.is_ok_and(|outcome| outcome.is_ok()), "{driver:?}: the wait does not end");
+                    assert_eq!(server.try_recv_from(&mut buffer).unwrap().0, 5);
+                }
+                assert_eq!(server.try_recv_from(&mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+            }
+            drop(server);
             ring.shutdown();
         }
     }

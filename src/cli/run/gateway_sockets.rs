@@ -18,6 +18,9 @@ use super::sockets::BACKLOG;
 /// All waits of a start together. A dead process releases its addresses within milliseconds.
 const START_WAIT_MAX: Duration = Duration::from_secs(1);
 const START_WAIT_STEP: Duration = Duration::from_millis(5);
+/// A core closes its socket at its next wake-up. After this time an address that is in use is another program's, or a stalled
+/// core's; the listener is tried again in both cases.
+const CLOSE_WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// An address with whether its sockets receive datagrams: a successor may use a socket for another protocol.
 type SocketKey = (SocketAddr, bool);
@@ -42,8 +45,8 @@ struct SocketsState {
     open: BTreeMap<SocketKey, SocketGroup>,
     /// Of the previous process, and not yet used.
     inherited: BTreeMap<SocketKey, SocketGroup>,
-    /// Addresses that were closed: the cores may still have their sockets.
-    closed: Vec<SocketKey>,
+    /// Addresses that were closed, and when: the cores may still have their sockets.
+    closed: Vec<(SocketKey, Instant)>,
 }
 
 impl GatewaySockets {
@@ -116,7 +119,8 @@ impl GatewaySockets {
         // SO_REUSEPORT would let a second appliance of the same user share the port and take half of the requests; an
         // ordinary bind first detects another listener. It would also detect sockets of our own on the same port.
         let same_port = |other: &SocketKey| other.0.port() == address.port() && other.1 == is_datagram;
-        let has_own = state.open.keys().chain(&state.closed).any(same_port);
+        state.closed.retain(|(_, at)| at.elapsed() < CLOSE_WAIT_MAX);
+        let has_own = state.open.keys().chain(state.closed.iter().map(|(key, _)| key)).any(same_port);
         if !has_own && !self.has_predecessor.load(SeqCst) {
             drop(listen(address, is_datagram, false)?);
         }
@@ -135,7 +139,7 @@ impl OpenSockets for GatewaySockets {
             }
         };
         let for_cores = group.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
-        state.closed.retain(|closed| *closed != key);
+        state.closed.retain(|(closed, _)| *closed != key);
         state.open.insert(key, group);
         Ok(for_cores.into_iter().map(|socket| typed(socket, spec.protocol)).collect())
     }
@@ -143,7 +147,8 @@ impl OpenSockets for GatewaySockets {
     fn release(&self, spec: ListenerSpec) {
         let (state, key) = (&mut *self.lock(), (spec.address, spec.protocol.is_datagram()));
         if state.open.remove(&key).is_some() {
-            state.closed.push(key);
+            state.closed.retain(|(_, at)| at.elapsed() < CLOSE_WAIT_MAX);
+            state.closed.push((key, Instant::now()));
         }
     }
 }

@@ -291,6 +291,43 @@ fn connection_to_a_backend_that_fails_is_reset() {
     }
 }
 
+fn datagram_endpoint(api: KitApi, port: u16) {
+    api.create(&json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": { "name": "dns", "namespace": NAMESPACE, "labels": { "kubernetes.io/service-name": "dns" } },
+        "endpoints": [{ "addresses": ["127.0.0.1"] }],
+        "ports": [{ "name": "dns", "port": port, "protocol": "UDP" }],
+    }));
+}
+
+/// A refusal ends the session, whichever call the kernel reports it to; without that each would hold a socket until its timeout.
+#[test]
+fn sessions_of_an_endpoint_that_refuses_datagrams_end() {
+    let appliance = ApplianceSetup::new(BIN).start();
+    let (api, at) = (appliance.api(), free_address());
+    let ports = json!([{ "name": "dns", "port": 53, "protocol": "UDP" }]);
+    let metadata = json!({ "name": "dns", "namespace": NAMESPACE });
+    let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": { "ports": ports } });
+    kit::kingress::core_service(api, &service);
+    datagram_endpoint(api, free_address().port());
+    gateway(&appliance, "l4", json!([{ "name": "udp", "port": at.port(), "protocol": "UDP" }]));
+    assert_eq!(
+        accepted(&serve(api, &stream_route("UDPRoute", "dns", "udp", json!([{ "name": "dns", "port": 53 }])))),
+        FINE
+    );
+
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client.connect(at).unwrap();
+    for sent in 1..=20 {
+        client.send(b"question").unwrap();
+        wait_metric(&appliance, "relayed_received_datagrams", "", sent);
+    }
+    wait_metric(&appliance, "udp_sessions", "", 2);
+    wait::until(TIMEOUT, "the sessions end", || {
+        (appliance.metric("sluicegate_udp_sessions_open", "") == 0).then_some(())
+    });
+}
+
 /// UDPRoute: a client has a session with one endpoint, and answers come from the listener.
 #[test]
 fn udp_route_relays_datagrams_by_client() {
@@ -309,12 +346,7 @@ fn udp_route_relays_datagrams_by_client() {
     let ports = json!([{ "name": "dns", "port": 53, "protocol": "UDP" }, { "name": "tcp", "port": 54 }]);
     let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": { "ports": ports } });
     kit::kingress::core_service(api, &service);
-    api.create(&json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": { "name": "dns", "namespace": NAMESPACE, "labels": { "kubernetes.io/service-name": "dns" } },
-        "endpoints": [{ "addresses": ["127.0.0.1"] }],
-        "ports": [{ "name": "dns", "port": address.port(), "protocol": "UDP" }],
-    }));
+    datagram_endpoint(api, address.port());
     gateway(&appliance, "l4", json!([{ "name": "udp", "port": at.port(), "protocol": "UDP" }]));
     let route = serve(api, &stream_route("UDPRoute", "dns", "udp", json!([{ "name": "dns", "port": 53 }])));
     assert_eq!(accepted(&route), FINE);

@@ -37,11 +37,17 @@ pub(super) enum EvaluationError {
 
 struct Job {
     input: Value,
+    /// Sent when its evaluation begins: the time in the queue is that of other events.
+    begun: oneshot::Sender<()>,
     result: oneshot::Sender<Result<Value, String>>,
 }
 
 /// A compiled expression.
-pub(super) struct Engine(mpsc::Sender<Job>);
+pub(super) struct Engine {
+    jobs: mpsc::Sender<Job>,
+    /// [`EVALUATION_TIME_MAX`], or less in tests.
+    time_max: Duration,
+}
 
 impl Engine {
     /// Compiles an expression, and starts its thread.
@@ -66,19 +72,18 @@ impl Engine {
         let thread = thread::Builder::new().name("jsonata".to_owned()).stack_size(STACK_BYTES).spawn(run);
         thread.map_err(|why| format!("start a thread: {why}"))?;
         is_compiled.recv().unwrap_or_else(|_| Err("the expression cannot be parsed".to_owned()))?;
-        Ok(Engine(jobs))
+        Ok(Engine { jobs, time_max: EVALUATION_TIME_MAX })
     }
 
     pub(super) async fn evaluate(&self, input: Value) -> Result<Value, EvaluationError> {
-        let (result, evaluated) = oneshot::channel();
-        self.0.send(Job { input, result }).map_err(|_| EvaluationError::Ended)?;
-        match tokio::time::timeout(EVALUATION_TIME_MAX, evaluated).await {
+        let ((begun, begins), (result, evaluated)) = (oneshot::channel(), oneshot::channel());
+        self.jobs.send(Job { input, begun, result }).map_err(|_| EvaluationError::Ended)?;
+        begins.await.map_err(|_| EvaluationError::Ended)?;
+        match tokio::time::timeout(self.time_max, evaluated).await {
             Ok(Ok(result)) => result.map_err(EvaluationError::Expression),
             Ok(Err(_)) => Err(EvaluationError::Ended),
             Err(_) => {
-                tracing::error!(
-                    "an event took longer than {EVALUATION_TIME_MAX:?}; the adapter ends and is started again"
-                );
+                tracing::error!("an event took longer than {:?}; the adapter ends and is started again", self.time_max);
                 std::process::exit(1)
             }
         }
@@ -119,7 +124,10 @@ fn nesting(expression: &str) -> usize {
 fn serve(expression: &Seuil, queue: &mpsc::Receiver<Job>) {
     let limits =
         EvalConfig { max_depth: Some(DEPTH_MAX), time_limit_ms: Some(STEP_TIME_MAX_MS), ..EvalConfig::default() };
-    while let Ok(Job { input, result }) = queue.recv() {
+    while let Ok(Job { input, begun, result }) = queue.recv() {
+        if begun.send(()).is_err() {
+            continue; // the sender has given up
+        }
         let evaluated = expression.evaluate_with_config(&input, &limits).map(integers).map_err(|why| why.to_string());
         // An error means that the client is gone.
         let _ = result.send(evaluated);
@@ -161,6 +169,27 @@ mod tests {
         let found = evaluated(expression, json!({ "id": "7", "data": { "items": items } }));
         assert_eq!(found, Ok(json!({ "id": "7", "total": 5, "names": ["a", "b"] })));
         assert_eq!(evaluated("a + 0.25", json!({ "a": 1 })), Ok(json!(1.25)));
+    }
+
+    /// If the time in the queue counted, this would end the process of the tests.
+    #[test]
+    fn time_in_the_queue_is_not_time_of_the_evaluation() {
+        let (jobs, _queue) = mpsc::channel();
+        let engine = Engine { jobs, time_max: Duration::from_millis(1) };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let wait = Duration::from_millis(100);
+        let queued = runtime.block_on(async { tokio::time::timeout(wait, engine.evaluate(json!({}))).await });
+        assert!(queued.is_err(), "nothing takes events from the queue");
+    }
+
+    #[test]
+    fn event_whose_sender_is_gone_is_not_evaluated() {
+        let engine = Engine::start("id").unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            drop(engine.evaluate(json!({ "id": 1 })));
+            assert_eq!(engine.evaluate(json!({ "id": 2 })).await, Ok(json!(2)));
+        });
     }
 
     #[test]

@@ -20,7 +20,7 @@ use types::messaging::in_memory_channel::{
 };
 use types::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
 use types::messaging::subscription::{REFERENCES_RESOLVED, Subscription, SubscriptionStatus};
-use types::shared::{ConditionStatus, HasConditions};
+use types::shared::{Condition, ConditionStatus, HasConditions};
 
 /// The list of the channel's subscribers, from the namespace's Subscriptions; `sink` is the channel's dead letter
 /// sink as it was just resolved, if it has one.
@@ -38,8 +38,11 @@ pub fn subscriber_entries(
         let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
         let before = channel.spec.subscribers.iter().find(|entry| entry.uid == uid);
         let is_stale = before.is_some_and(|before| is_stale(before, subscription));
-        // A changed one whose sink alone cannot be resolved continues without it: its dead letters wait.
-        let found = resolved(subscription).or_else(|| resolved_addresses(subscription).filter(|_| is_stale));
+        // A changed one whose sink alone cannot be resolved continues without it: its dead letters wait. One that still waits
+        // for the channel's sink gets it here: its options are published before the channel is Ready with them.
+        let has_sink_here = lacks_channel_sink(subscription) && matches!(sink, Some(Ok(_)));
+        let found =
+            resolved(subscription).or_else(|| resolved_addresses(subscription).filter(|_| is_stale || has_sink_here));
         let entry = |status: &SubscriptionStatus| {
             let sink = if has_sink(&subscription.spec.delivery) {
                 dead_letter_sink::address_of(&status.physical_subscription.delivery)
@@ -68,6 +71,13 @@ fn inherited_sink(
             before.filter(|_| seen == channel.metadata.generation).and_then(sink_of)
         }
     }
+}
+
+/// Whether all that the Subscription waits for is the address of its channel's dead letter sink.
+fn lacks_channel_sink(subscription: &Subscription) -> bool {
+    let is_unresolved =
+        |c: &Condition| c.status == ConditionStatus::False && c.reason == dead_letter_sink::NOT_RESOLVED;
+    !has_sink(&subscription.spec.delivery) && subscription.condition(REFERENCES_RESOLVED).is_some_and(is_unresolved)
 }
 
 /// The address of the Subscription, if its status is for its present spec and everything was resolved.
@@ -275,6 +285,28 @@ mod tests {
         let mut other = subscription("1", Value::Null, "True");
         other.spec.channel.name = "other".into();
         assert!(uris(vec![other]).is_empty());
+    }
+
+    /// EV-OBJ-20: the channel is Ready with its sink before the Subscription has seen that.
+    #[test]
+    fn subscriber_that_waits_for_the_sink_of_its_channel_has_the_new_options() {
+        let options = json!({"retry": 7, "deadLetterSink": {"uri": "http://dls/"}});
+        let waiting = |reason: &str, own: Value| {
+            let mut waiting = subscription("1", own, "False");
+            let status = waiting.status.as_mut().unwrap();
+            status.base.conditions[0].reason = reason.to_owned();
+            let sink = Ok("http://dls/".into());
+            let entries = subscriber_entries(&channel(options.clone()), &[Arc::new(waiting)], Some(&sink));
+            let delivery = entries[0].delivery.clone();
+            let uri = delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref()?.uri.clone());
+            (entries[0].subscriber_uri.clone().unwrap(), delivery.and_then(|delivery| delivery.retry), uri)
+        };
+        let new = ("http://new/".to_owned(), Some(7), Some("http://dls/".to_owned()));
+        assert_eq!(waiting(dead_letter_sink::NOT_RESOLVED, Value::Null), new);
+        let old = ("http://old/".to_owned(), None, None);
+        assert_eq!(waiting("SubscriberResolveFailed", Value::Null), old);
+        let own = json!({"deadLetterSink": {"uri": "http://gone/"}});
+        assert_eq!(waiting(dead_letter_sink::NOT_RESOLVED, own), old, "the sink is its own");
     }
 
     /// EV-CH-09: the dead letter sink counts for Ready; the dispatcher is for information (COND-16).

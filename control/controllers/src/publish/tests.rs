@@ -368,6 +368,8 @@ fn private_route_has_no_host_for_clients() {
     publisher.set_route("ns/a", rule("a.ns.test", "ns/r")).unwrap();
     publisher.start();
     let private = publisher.private_host("ns/a");
+    let key = Arc::clone(&tables.lock().unwrap().last().unwrap().internal_key);
+    assert!(!private.contains(&*key), "backends and access logs see the host, and the key opens the events listener");
     let hosts = |wanted: &str| tables.lock().unwrap().last().unwrap().hosts.find(wanted).is_some();
     assert_eq!((hosts("a.ns.test"), hosts(&private)), (false, true));
     publisher.set_private("ns/a", false);

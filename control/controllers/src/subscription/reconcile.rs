@@ -69,7 +69,7 @@ fn mark_references(conditions: &mut ConditionManager<'_>, found: &SubscriptionDe
     let destinations = [
         (&found.subscriber, "SubscriberResolveFailed", "spec.subscriber"),
         (&found.reply, "ReplyResolveFailed", "spec.reply"),
-        (&found.sink, "DeadLetterSinkResolveFailed", "the dead letter sink"),
+        (&found.sink, dead_letter_sink::NOT_RESOLVED, "the dead letter sink"),
     ];
     for (destination, reason, what) in destinations {
         if let Some(Err(ResolveError(why))) = destination {

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use codec::client_hello::ServerName;
 use contract::client_address::{ClientAddress, ClientScheme};
-use contract::relay_counters::RelayOutcome;
+use contract::relay_counters::{RelayCounters, RelayOutcome};
 use contract::table::{Backend, EndpointAddress, Route};
 use protocol::http::connection_tracker::ConnectionGuard;
 use protocol::tls::{Transport, refuse_server_name};
@@ -73,7 +73,7 @@ pub async fn relay_connection(
     let scheme = if client.stream.is_tls() { ClientScheme::Https } else { ClientScheme::Http };
     let address = ClientAddress::new(address, scheme).connected_to(local);
     let counters = Arc::clone(&proxy.counters);
-    counters.relays.connections_open.fetch_add(1, Relaxed);
+    let open = RelayCounters::open_connection(&counters);
     let mut record = RelayRecord {
         started: proxy.ring.now(),
         upstream: None,
@@ -92,7 +92,7 @@ pub async fn relay_connection(
     if !is_clean && stream.set_reset_on_close(true).is_err() {
         tracing::debug!("a connection that was not relayed to its end is closed without a reset");
     }
-    counters.relays.connections_open.fetch_sub(1, Relaxed);
+    drop(open);
     counters.relays.ended(outcome);
     counters.relays.bytes_received.fetch_add(record.bytes.from_client, Relaxed);
     counters.relays.bytes_sent.fetch_add(record.bytes.to_client, Relaxed);

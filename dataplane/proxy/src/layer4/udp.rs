@@ -16,11 +16,11 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use contract::client_address::{ClientAddress, ClientScheme};
-use contract::relay_counters::{DatagramDrop, RelayOutcome};
+use contract::relay_counters::{DatagramDrop, RelayCounters, RelayGauge, RelayOutcome};
 use contract::table::{EndpointAddress, Route};
 use protocol::http::buffers::by;
 use protocol::http::connection_tracker::{ConnectionGuard, ConnectionTracker};
-use ring::{RingDatagram, Tick};
+use ring::{Notify, RingDatagram, Tick};
 
 use super::connect;
 use super::limits::{DATAGRAM_BYTES_MAX, UDP_BURST_MAX, UDP_SESSION_IDLE_MAX, UDP_SESSIONS_MAX};
@@ -53,6 +53,8 @@ struct UdpSession {
     last: Cell<Tick>,
     from_client: Cell<u64>,
     to_client: Cell<u64>,
+    /// Notified when the endpoint has refused a datagram: that error is reported once, and a send has taken it.
+    refused: Notify,
 }
 
 /// Relays the datagrams of a listener until `tracker` drains.
@@ -113,7 +115,10 @@ impl UdpListener {
         if let Some(session) = known {
             match session.send(datagram, self.proxy.ring.now()) {
                 // Its endpoint is gone; another one may be there.
-                Err(why) if why.kind() == io::ErrorKind::ConnectionRefused => self.remove(&session),
+                Err(why) if why.kind() == io::ErrorKind::ConnectionRefused => {
+                    self.remove(&session);
+                    session.refused.ring();
+                }
                 outcome => return outcome.map_err(|_| DatagramDrop::SendFailure),
             }
         }
@@ -150,11 +155,12 @@ impl UdpListener {
             last: Cell::new(now),
             from_client: Cell::new(0),
             to_client: Cell::new(0),
+            refused: Notify::default(),
         });
         self.sessions.borrow_mut().insert(client, Rc::clone(&session));
         self.proxy.counters.relays.sessions.fetch_add(1, Relaxed);
-        self.proxy.counters.relays.sessions_open.fetch_add(1, Relaxed);
-        self.proxy.ring.spawn(run_session(Rc::clone(self), Rc::clone(&session), guard));
+        let held = (guard, RelayCounters::open_session(&self.proxy.counters));
+        self.proxy.ring.spawn(run_session(Rc::clone(self), Rc::clone(&session), held));
         Ok(session)
     }
 
@@ -230,10 +236,21 @@ impl UdpSession {
         self.from_client.set(self.from_client.get() + datagram.len() as u64);
         Ok(())
     }
+
+    /// `false`: the listener drains, or the endpoint refuses datagrams.
+    async fn has_replies(&self, guard: &ConnectionGuard) -> bool {
+        let mut refused = pin!(self.refused.after(0));
+        let mut readable = pin!(readable_before_drain(&self.upstream, guard));
+        poll_fn(|cx| match refused.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(false),
+            Poll::Pending => readable.as_mut().poll(cx),
+        })
+        .await
+    }
 }
 
 /// Sends replies until nothing passes for too long, the endpoint refuses datagrams, or the listener drains.
-async fn run_session(listener: Rc<UdpListener>, session: Rc<UdpSession>, guard: ConnectionGuard) {
+async fn run_session(listener: Rc<UdpListener>, session: Rc<UdpSession>, (guard, open): (ConnectionGuard, RelayGauge)) {
     let ring = &listener.proxy.ring;
     'session: loop {
         for _ in 0..UDP_BURST_MAX {
@@ -245,13 +262,13 @@ async fn run_session(listener: Rc<UdpListener>, session: Rc<UdpSession>, guard: 
         }
         ring.yield_now().await;
         let due = session.last.get() + session.idle;
-        match by(ring, Some(due), readable_before_drain(&session.upstream, &guard)).await {
+        match by(ring, Some(due), session.has_replies(&guard)).await {
             Ok(true) => {}
             Err(_) if session.last.get() + session.idle > ring.now() => {} // the client has sent meanwhile
             Ok(false) | Err(_) => break,
         }
     }
     listener.remove(&session);
-    listener.proxy.counters.relays.sessions_open.fetch_sub(1, Relaxed);
+    drop(open);
     listener.log(&session);
 }

@@ -135,7 +135,10 @@ impl Driver for EpollDriver {
                 self.finish(key, if result < 0 { -errno() } else { 0 });
             }
             Op::Hangup(socket) => self.wait_on(key, socket.handle.0, |state| state.hangup(key)),
-            Op::Readable(socket) => self.wait_on(key, socket.handle.0, |state| state.wait_readable(key)),
+            Op::Readable(socket) => {
+                let fd = socket.handle.0;
+                self.wait_on(key, fd, |state| state.wait_readable(key, fd));
+            }
             Op::Close(handle) => self.close(key, handle.0),
             // SAFETY: the contract of this function is the one of `write`.
             Op::Write(write) => match self.files() {

@@ -118,9 +118,10 @@ impl SocketState {
         self.hangups.push(key);
     }
 
-    /// A receive has found nothing since the last report.
-    pub(super) fn wait_readable(&mut self, key: OpKey) {
-        self.readable = false;
+    /// Datagrams are received outside of the loop, so a change that was reported may be one of a datagram that is gone, or of
+    /// one that came after the last receive. The kernel is asked.
+    pub(super) fn wait_readable(&mut self, key: OpKey, fd: RawFd) {
+        self.readable = is_readable(fd);
         self.waits_readable = Some(key);
     }
 
@@ -267,6 +268,13 @@ impl SocketState {
         };
         events.push(SocketEvent::Received(key, id, outcome.cast_unsigned()));
     }
+}
+
+/// Whether a receive would find something: bytes, a datagram, the end or an error.
+fn is_readable(fd: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: the pointer is to one `pollfd` that outlives the call, which does not wait.
+    unsafe { libc::poll(&raw mut poll, 1, 0) > 0 }
 }
 
 /// The error with which a connection attempt ended; 0 for none.
