@@ -12,6 +12,7 @@ mod listener_state;
 mod listeners;
 mod namespace_quotas;
 mod not_ready;
+mod private_hosts;
 mod route_filters;
 mod routing_model;
 mod stream_model;
@@ -294,18 +295,6 @@ impl Publisher {
             }
             true
         });
-    }
-
-    /// The name under which the Route `owner` is served while it is private: no client can guess it.
-    #[must_use]
-    pub fn private_host(&self, owner: &str) -> String {
-        format!("{}.{}", self.private_host_key, owner.replace(['/', ' '], ".").to_lowercase())
-    }
-
-    /// Serves the Route `owner` under its [`private_host`](Self::private_host) and no other name, or under all of its own.
-    pub fn set_private(&self, owner: &str, is_private: bool) {
-        let host = is_private.then(|| self.private_host(owner));
-        self.update(|model| model.set_private_host(owner, host));
     }
 
     pub fn set_stream(&self, path: &str, spec: StreamSpec) {

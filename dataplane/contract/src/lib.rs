@@ -28,6 +28,7 @@ pub mod listener_sockets;
 pub mod load;
 pub mod post_error;
 pub mod relay_counters;
+pub mod relay_gauge;
 pub mod request_histograms;
 pub mod request_log;
 pub mod service_names;

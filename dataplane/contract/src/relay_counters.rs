@@ -1,9 +1,6 @@
 //! Counters of one core for layer 4: connections and datagrams that are relayed.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
-use crate::counters::CoreCounters;
 
 /// How a relayed connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,58 +84,14 @@ impl RelayCounters {
         self.connections[outcome as usize].fetch_add(1, Relaxed);
     }
 
-    /// Counts a connection as open until the guard is dropped, also with a core that ends.
-    #[must_use]
-    pub fn open_connection(counters: &Arc<CoreCounters>) -> RelayGauge {
-        RelayGauge::new(counters, |relays| &relays.connections_open)
-    }
-
-    /// The same of a session of datagrams.
-    #[must_use]
-    pub fn open_session(counters: &Arc<CoreCounters>) -> RelayGauge {
-        RelayGauge::new(counters, |relays| &relays.sessions_open)
-    }
-
     pub fn dropped(&self, reason: DatagramDrop) {
         self.datagrams_dropped[reason as usize].fetch_add(1, Relaxed);
-    }
-}
-
-/// One more in a gauge, for as long as this lives.
-pub struct RelayGauge {
-    counters: Arc<CoreCounters>,
-    gauge: fn(&RelayCounters) -> &AtomicU64,
-}
-
-impl RelayGauge {
-    fn new(counters: &Arc<CoreCounters>, gauge: fn(&RelayCounters) -> &AtomicU64) -> Self {
-        gauge(&counters.relays).fetch_add(1, Relaxed);
-        Self { counters: Arc::clone(counters), gauge }
-    }
-}
-
-impl Drop for RelayGauge {
-    fn drop(&mut self) {
-        (self.gauge)(&self.counters.relays).fetch_sub(1, Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn gauge_falls_when_its_guard_is_dropped() {
-        let counters = Arc::new(CoreCounters::default());
-        let open =
-            || [&counters.relays.connections_open, &counters.relays.sessions_open].map(|gauge| gauge.load(Relaxed));
-        let (connection, session) = (RelayCounters::open_connection(&counters), RelayCounters::open_session(&counters));
-        assert_eq!(open(), [1, 1]);
-        drop(connection);
-        assert_eq!(open(), [0, 1]);
-        drop(session);
-        assert_eq!(open(), [0, 0]);
-    }
 
     #[test]
     fn counters_have_the_names_of_their_variants() {

@@ -15,7 +15,8 @@ use std::time::{Duration, SystemTime};
 
 use codec::client_hello::ServerName;
 use contract::client_address::{ClientAddress, ClientScheme};
-use contract::relay_counters::{RelayCounters, RelayOutcome};
+use contract::relay_counters::RelayOutcome;
+use contract::relay_gauge::RelayGauge;
 use contract::table::{Backend, EndpointAddress, Route};
 use protocol::http::connection_tracker::ConnectionGuard;
 use protocol::tls::{Transport, refuse_server_name};
@@ -73,7 +74,7 @@ pub async fn relay_connection(
     let scheme = if client.stream.is_tls() { ClientScheme::Https } else { ClientScheme::Http };
     let address = ClientAddress::new(address, scheme).connected_to(local);
     let counters = Arc::clone(&proxy.counters);
-    let open = RelayCounters::open_connection(&counters);
+    let open = RelayGauge::connection(&counters);
     let mut record = RelayRecord {
         started: proxy.ring.now(),
         upstream: None,

@@ -16,7 +16,8 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use contract::client_address::{ClientAddress, ClientScheme};
-use contract::relay_counters::{DatagramDrop, RelayCounters, RelayGauge, RelayOutcome};
+use contract::relay_counters::{DatagramDrop, RelayOutcome};
+use contract::relay_gauge::RelayGauge;
 use contract::table::{EndpointAddress, Route};
 use protocol::http::buffers::by;
 use protocol::http::connection_tracker::{ConnectionGuard, ConnectionTracker};
@@ -159,7 +160,7 @@ impl UdpListener {
         });
         self.sessions.borrow_mut().insert(client, Rc::clone(&session));
         self.proxy.counters.relays.sessions.fetch_add(1, Relaxed);
-        let held = (guard, RelayCounters::open_session(&self.proxy.counters));
+        let held = (guard, RelayGauge::session(&self.proxy.counters));
         self.proxy.ring.spawn(run_session(Rc::clone(self), Rc::clone(&session), held));
         Ok(session)
     }
