@@ -1,10 +1,11 @@
-//! The admin listener: `/metrics`, `/healthz`, `/readyz`, `/debug/connections`, `/debug/routes`, and the
+//! The admin listener: `/metrics`, `/healthz`, `/readyz`, `/debug/connections`, `/debug/routes`, `/debug/figures`, and the
 //! delivery log at `/debug/events/…`.
 //!
 //! Runs on the control thread; the cores write counters, which are read here, and answer debug queries.
 
 mod connections;
 mod delivery_log;
+mod figures;
 mod health;
 mod metrics;
 
@@ -19,6 +20,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use control::cross_origin::CrossOriginProtection;
+use control::publish::Publisher;
 use dataplane::connection_query;
 use dataplane::core_relay::CoreSenders;
 use dataplane::counters::CoreCounters;
@@ -26,6 +28,7 @@ use dataplane::table_publisher::TablePublisher;
 use serde::Deserialize;
 
 pub(crate) use delivery_log::ActiveRedrives;
+pub(crate) use figures::{FIGURES_INTERVAL, FiguresCache};
 pub(crate) use health::Health;
 use metrics::Detail;
 pub(crate) use metrics::{AutoscalerMetrics, all_backends};
@@ -34,6 +37,8 @@ pub(crate) use metrics::{AutoscalerMetrics, all_backends};
 #[derive(Debug)]
 pub(crate) struct AdminServer {
     pub(crate) tables: Arc<TablePublisher>,
+    /// Publishes routes to the destinations of replays.
+    pub(crate) publisher: Arc<Publisher>,
     pub(crate) cores: Vec<Arc<CoreCounters>>,
     pub(crate) health: Arc<Health>,
     /// The cores' log folders, by number.
@@ -44,6 +49,9 @@ pub(crate) struct AdminServer {
     pub(crate) questions: connection_query::CoreQueries,
     /// Redrives in progress.
     pub(crate) redrives: Arc<ActiveRedrives>,
+    pub(crate) figures: FiguresCache,
+    /// Connections that a core accepts.
+    pub(crate) connections_max: usize,
 }
 
 /// Counters of spans that left the cores' queue.
@@ -61,6 +69,7 @@ pub(crate) fn router(admin: Arc<AdminServer>, scaler: AutoscalerMetrics, protect
 
 /// The same without protection, for a listener that has its own.
 pub(crate) fn routes(admin: Arc<AdminServer>, scaler: AutoscalerMetrics) -> Router {
+    let of_figures = scaler.clone();
     Router::new()
         .route(
             "/metrics",
@@ -72,12 +81,16 @@ pub(crate) fn routes(admin: Arc<AdminServer>, scaler: AutoscalerMetrics) -> Rout
         .route("/readyz", get(show_readiness))
         .route("/debug/connections", get(connections::connections))
         .route("/debug/routes", get(connections::routes))
+        .route(
+            "/debug/figures",
+            get(async move |State(admin): State<Arc<AdminServer>>| show_figures(&admin, &of_figures).await),
+        )
         .route("/debug/events/trace", get(delivery_log::trace))
         .route("/debug/events/dead-letters", get(delivery_log::dead_letters))
         .route("/debug/events/replay", post(delivery_log::replay))
         .fallback(|| async {
             let there =
-                "there are /metrics, /healthz, /readyz, /debug/connections, /debug/routes and /debug/events/…\n";
+                "there are /metrics, /healthz, /readyz, /debug/connections, /debug/routes, /debug/figures and /debug/events/…\n";
             (StatusCode::NOT_FOUND, there)
         })
         .with_state(admin)
@@ -110,6 +123,13 @@ fn show_metrics(admin: &AdminServer, scaler: &AutoscalerMetrics, detail: Detail)
     match metrics::render(admin, scaler, detail) {
         Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, TEXT)], text),
         Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, [(header::CONTENT_TYPE, "text/plain")], why.to_string()),
+    }
+}
+
+async fn show_figures(admin: &Arc<AdminServer>, scaler: &AutoscalerMetrics) -> Response {
+    match FiguresCache::line(admin, scaler).await {
+        Some(line) => ([(header::CONTENT_TYPE, "application/json")], line).into_response(),
+        None => (StatusCode::INTERNAL_SERVER_ERROR, "the reading thread panicked\n").into_response(),
     }
 }
 

@@ -11,7 +11,6 @@
 
 mod access;
 mod assets;
-mod figures;
 pub(crate) mod limits;
 mod stream;
 
@@ -30,7 +29,6 @@ use tokio::sync::Semaphore;
 use tower::ServiceExt as _;
 
 use crate::admin::{self, AdminServer, AutoscalerMetrics};
-use figures::FiguresCache;
 
 /// Scripts and styles of the page's own, and nothing from elsewhere; no page may frame it.
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
@@ -46,11 +44,8 @@ pub(crate) struct Console {
     /// The API, as external clients use it.
     api: Router,
     pub(crate) scaler: AutoscalerMetrics,
-    /// Connections that a core accepts.
-    connections_max: usize,
     /// Known once the cores run.
     admin: Arc<OnceLock<AdminAccess>>,
-    figures: Arc<FiguresCache>,
     streams: Arc<Semaphore>,
 }
 
@@ -62,9 +57,9 @@ struct AdminAccess {
 }
 
 impl Console {
-    pub(crate) fn new(api: Router, scaler: AutoscalerMetrics, connections_max: usize) -> Self {
+    pub(crate) fn new(api: Router, scaler: AutoscalerMetrics) -> Self {
         let streams = Arc::new(Semaphore::new(limits::STREAMS_MAX));
-        Self { api, scaler, connections_max, admin: Arc::default(), figures: Arc::default(), streams }
+        Self { api, scaler, admin: Arc::default(), streams }
     }
 
     /// The cores run: from here on there are figures.

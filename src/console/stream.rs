@@ -11,8 +11,9 @@ use axum::response::{IntoResponse as _, Response};
 use futures_util::stream;
 use tokio::time::{Interval, MissedTickBehavior};
 
-use super::limits::{FIGURES_INTERVAL, STREAMS_MAX};
+use super::limits::STREAMS_MAX;
 use super::{Console, STARTING, access};
+use crate::admin::{FIGURES_INTERVAL, FiguresCache};
 
 /// Until the client disconnects, or this process drains.
 pub(super) async fn figures(State(console): State<Console>, request: Request) -> Response {
@@ -43,5 +44,5 @@ async fn next_line(console: &Console, interval: &mut Interval) -> Option<Bytes> 
     if admin.server.health.draining.load(Relaxed) {
         return None; // a successor has the next ones
     }
-    console.figures.line(&admin.server, &console.scaler, console.connections_max).await
+    FiguresCache::line(&admin.server, &console.scaler).await
 }

@@ -118,7 +118,7 @@ impl App {
             CoreListeners { http, https, private, private_https, cluster_local, events, events_https, events_tls };
         let access = (access, spans, &health, io_driver);
         let cores = start_cores(&config, &shared, listeners, logs.finish()?, access, say.clone())?;
-        drop((ways.set(cores.queries()), admin.send(Arc::new(cores.admin(tables, &health)))));
+        drop((ways.set(cores.queries()), admin.send(cores.admin(&config, tables, &publisher, &health))));
         start_handover_listener(&config, say.clone());
         let reloader = Reloader::start(settings, &config, (publisher, routes), say.clone());
         announce(&ready, &banner)?;

@@ -160,7 +160,7 @@ async fn live(
     let leaving = || either(stopped(parts.steered.stop.clone()), stopped(parts.steered.hand_over.clone()));
     let (publisher, admin_port) = (Arc::clone(&parts.publisher), parts.steered.admin_port);
     let scaler = AutoscalerMetrics { autoscaler: state.autoscaler.clone(), signals: parts.signals.clone() };
-    let console = Console::new(state.router.clone(), scaler, parts.config.http_limits.connections_max);
+    let console = Console::new(state.router.clone(), scaler);
     task::spawn_local(serve_admin(parts.admin, (hear_admin, console.clone(), protection), publisher, admin_port));
     task::spawn_local(check_certificates(Arc::clone(&parts.health.expiries)));
     let tally = Arc::clone(&parts.health.manifests);

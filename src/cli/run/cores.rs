@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
+use control::publish::Publisher;
 use dataplane::broker::server::EventsConfig;
 use dataplane::connection_query;
 use dataplane::core::{ClusterLocalListeners, CoreConfig, CoreError, CoreLimits, HttpsListener, StopSignal};
@@ -16,7 +17,8 @@ use dataplane::table_publisher::TablePublisher;
 use rustix::thread::CpuSet;
 
 use super::logs::{self, CoreLogs};
-use crate::admin::{AdminServer, Health};
+use crate::admin::{AdminServer, FiguresCache, Health};
+use crate::config::RunConfig;
 
 /// Shared by all cores.
 pub(super) struct SharedCoreConfig {
@@ -139,18 +141,27 @@ impl RunningCores {
     }
 
     /// The state for the admin listener.
-    pub(super) fn admin(&self, tables: Arc<TablePublisher>, health: &Arc<Health>) -> AdminServer {
+    pub(super) fn admin(
+        &self,
+        config: &RunConfig,
+        tables: Arc<TablePublisher>,
+        publisher: &Arc<Publisher>,
+        health: &Arc<Health>,
+    ) -> Arc<AdminServer> {
         let (cores, logs, ways) = (self.counters.clone(), self.logs.clone(), self.queries.clone());
         let questions = self.questions.clone();
-        AdminServer {
+        Arc::new(AdminServer {
             tables,
+            publisher: Arc::clone(publisher),
             cores,
             health: Arc::clone(health),
             logs,
             senders: ways,
             questions,
             redrives: Arc::default(),
-        }
+            figures: FiguresCache::default(),
+            connections_max: config.http_limits.connections_max,
+        })
     }
 
     /// Waits for all to end: the first failure, if any.

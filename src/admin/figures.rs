@@ -1,9 +1,10 @@
-//! What the console shows each second: the counters that `/metrics` reads, as one line of JSON.
+//! What the console and `sluicegate top` show: the counters that `/metrics` reads, as one line of JSON (`/debug/figures`).
 //!
-//! All viewers share one line, and nothing is read while no page is open. Counters are totals: the page computes rates and
+//! All viewers share one line, and nothing is read while there are none. Counters are totals: a viewer computes rates and
 //! percentiles from the differences.
 
 mod events;
+mod limits;
 mod process;
 mod requests;
 
@@ -19,39 +20,34 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::limits::FIGURES_INTERVAL;
-use crate::admin::{AdminServer, AutoscalerMetrics};
+use super::{AdminServer, AutoscalerMetrics};
+pub(crate) use limits::FIGURES_INTERVAL;
 
 /// The last line, and when it was made.
 #[derive(Debug, Default)]
-pub(super) struct FiguresCache {
+pub(crate) struct FiguresCache {
     last: Mutex<Option<(Instant, Bytes)>>,
 }
 
 impl FiguresCache {
     /// The current line; `None` if it cannot be made. Tables may have 100,000 routes, so a thread that may block reads them.
-    pub(super) async fn line(
-        &self,
-        admin: &Arc<AdminServer>,
-        scaler: &AutoscalerMetrics,
-        connections_max: usize,
-    ) -> Option<Bytes> {
-        let mut last = self.last.lock().await;
+    pub(crate) async fn line(admin: &Arc<AdminServer>, scaler: &AutoscalerMetrics) -> Option<Bytes> {
+        let mut last = admin.figures.last.lock().await;
         let now = Instant::now();
         if let Some((made_at, line)) = &*last
             && now.duration_since(*made_at) < FIGURES_INTERVAL / 2
         {
             return Some(line.clone());
         }
-        let (admin, scaler) = (Arc::clone(admin), scaler.clone());
-        let made = tokio::task::spawn_blocking(move || format!("{}\n", figures(&admin, &scaler, connections_max)));
+        let (reading, scaler) = (Arc::clone(admin), scaler.clone());
+        let made = tokio::task::spawn_blocking(move || format!("{}\n", figures(&reading, &scaler)));
         let line = Bytes::from(made.await.ok()?);
         *last = Some((now, line.clone()));
         Some(line)
     }
 }
 
-fn figures(admin: &AdminServer, scaler: &AutoscalerMetrics, connections_max: usize) -> Value {
+fn figures(admin: &AdminServer, scaler: &AutoscalerMetrics) -> Value {
     let table = admin.tables.load();
     let (backends, backends_omitted) = requests::backends(&table, scaler);
     let (streams, streams_omitted) = events::streams(&table);
@@ -63,7 +59,7 @@ fn figures(admin: &AdminServer, scaler: &AutoscalerMetrics, connections_max: usi
         "not_ready": admin.health.verdict().err(),
         "warnings": admin.health.warnings(),
         "bounds_us": DURATIONS_US,
-        "connections_max": connections_max,
+        "connections_max": admin.connections_max,
         "process": process::figures(),
         "cores": admin.cores.iter().map(|core| core_figures(core)).collect::<Vec<_>>(),
         "local_replies": local_replies(&admin.cores),

@@ -11,7 +11,7 @@ use dataplane::request_histograms::{DURATIONS_US, RequestPhase};
 use dataplane::table::{Backend, RoutingTable};
 use serde_json::{Value, json};
 
-use super::super::limits::{BACKENDS_MAX, REVISIONS_MAX};
+use super::limits::{BACKENDS_MAX, REVISIONS_MAX};
 use super::unix_ms;
 use crate::admin::{AutoscalerMetrics, all_backends};
 

@@ -7,7 +7,7 @@ use dataplane::load::{ByteQuota, SubscriberCounters};
 use dataplane::table::{EventStream, HoldReason, RoutingTable, Subscriber};
 use serde_json::{Value, json};
 
-use super::super::limits::{STREAMS_LISTED_MAX, SUBSCRIBERS_MAX};
+use super::limits::{STREAMS_LISTED_MAX, SUBSCRIBERS_MAX};
 
 /// Streams by their paths, and how many are left out. Subscribers beyond the limit are counted at their stream.
 pub(super) fn streams(table: &RoutingTable) -> (Vec<Value>, usize) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Value, json};
 
-use super::super::limits::THREADS_MAX;
+use super::limits::THREADS_MAX;
 
 /// The kernel's unit of processor time in `/proc` (USER_HZ), on all architectures that Rust runs on.
 const TICK: Duration = Duration::from_millis(10);
