@@ -2,19 +2,17 @@
 //! outcomes of events, and sends them again.
 
 mod patch;
+mod replay;
 
 use std::fmt::Write as _;
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::Result;
 use serde_json::Value;
-use ureq::Body;
-use ureq::http::Response;
 
+use super::admin_client::AdminClient;
 use super::tell;
-use crate::config::{address, whole};
+pub(crate) use replay::{RedriveArgs, ReplayArgs};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum EventCommand {
@@ -22,17 +20,10 @@ pub(crate) enum EventCommand {
     Trace(TraceArgs),
     /// Show the newest events, or those that were given up
     List(EventListArgs),
-    /// Send events to a Trigger's subscriber again
-    Replay(ReplayArgs),
+    /// Send events of the log again: to a Trigger's subscriber, or to a Revision that is to replace it
+    Replay(Box<ReplayArgs>),
     /// Send a Trigger's dead letters to its subscriber again
     Redrive(RedriveArgs),
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct AdminClient {
-    /// The appliance's admin listener
-    #[arg(long, value_name = "ADDR", value_parser = address, env = "SLUICEGATE_ADMIN", default_value = "127.0.0.1:9090")]
-    admin: SocketAddr,
 }
 
 #[derive(Debug, clap::Args)]
@@ -62,7 +53,7 @@ pub(crate) struct EventListArgs {
     dead_letters: bool,
     /// Only dead letters of this Trigger or Subscription; trigger/NAMESPACE/NAME or subscription/NAMESPACE/NAME where there are
     /// both
-    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = label, requires = "dead_letters")]
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = replay::label, requires = "dead_letters")]
     trigger: Option<String>,
     /// Only those since then
     #[arg(long, value_name = "TIME")]
@@ -72,89 +63,15 @@ pub(crate) struct EventListArgs {
     json: bool,
 }
 
-#[derive(Debug, clap::Args)]
-pub(crate) struct ReplayArgs {
-    #[command(flatten)]
-    order: RedriveArgs,
-    /// earliest, dead-letters, a time (RFC 3339), an age (10m), or CORE:POSITION, as trace shows it
-    #[arg(long, value_name = "FROM")]
-    from: String,
-}
-
-#[derive(Debug, clap::Args)]
-pub(crate) struct RedriveArgs {
-    #[command(flatten)]
-    admin: AdminClient,
-    /// Trigger or Subscription whose subscriber gets them; trigger/NAMESPACE/NAME or
-    /// subscription/NAMESPACE/NAME where there are both
-    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = label)]
-    trigger: String,
-    /// Only count the events
-    #[arg(long)]
-    dry_run: bool,
-    /// Maximum events per second; 0 for no limit
-    #[arg(long, value_name = "N", value_parser = whole::<u32>, default_value_t = 0)]
-    rate: u32,
-    #[command(flatten)]
-    patch: patch::SubscriberPatch,
-}
-
 pub(crate) fn run(verb: &EventCommand) -> ExitCode {
     let outcome = match verb {
         EventCommand::Trace(trace) => show_trace(trace),
         EventCommand::List(list) if list.dead_letters => print_dead_letters(list),
         EventCommand::List(list) => show_newest(list),
-        EventCommand::Replay(ReplayArgs { order, from }) => redrive(order, from),
-        EventCommand::Redrive(order) => redrive(order, "dead-letters"),
+        EventCommand::Replay(args) => replay::replay(args),
+        EventCommand::Redrive(args) => replay::redrive(args),
     };
     super::exit_code(outcome)
-}
-
-/// `NAMESPACE/NAME`, optionally prefixed by the kind.
-fn label(text: &str) -> Result<String, String> {
-    let parts: Vec<_> = text.split('/').collect();
-    let kinds = ["trigger", "subscription"];
-    match parts[..] {
-        _ if parts.contains(&"") => Err("write NAMESPACE/NAME, like default/orders".to_owned()),
-        [name] => Err(format!("the namespace is missing: write NAMESPACE/{name}, like default/{name}")),
-        [_, _] => Ok(text.to_owned()),
-        [kind, ..] if parts.len() == 3 && kinds.contains(&kind) => Ok(text.to_owned()),
-        _ => Err("write NAMESPACE/NAME, trigger/NAMESPACE/NAME or subscription/NAMESPACE/NAME".to_owned()),
-    }
-}
-
-fn agent() -> ureq::Agent {
-    ureq::Agent::config_builder().http_status_as_error(false).build().into()
-}
-
-fn ask(admin: &AdminClient, path: &str, query: &[(&str, Option<&str>)]) -> Result<Value> {
-    let url = format!("http://{}/debug/events/{path}", admin.admin);
-    let given = query.iter().filter_map(|(name, value)| Some((*name, (*value)?)));
-    let mut answer = agent().get(&url).query_pairs(given).call().with_context(|| unreachable(admin))?;
-    if answer.status() != 200 {
-        return Err(refusal(admin, &mut answer));
-    }
-    let text = answer.body_mut().with_config().limit(u64::MAX).read_to_string()?;
-    Ok(serde_json::from_str(&text)?)
-}
-
-/// The error of the admin listener. Another listener also returns an error, and does not know these paths.
-fn refusal(admin: &AdminClient, answer: &mut Response<Body>) -> anyhow::Error {
-    let said = answer.body_mut().read_to_string().unwrap_or_default();
-    let said = said.trim();
-    match answer.status().as_u16() {
-        404 if !said.starts_with("there is no Trigger") => {
-            anyhow!(
-                "{} is not an admin listener: give --admin the address of the ready line; it answers 404: {said}",
-                admin.admin
-            )
-        }
-        _ => anyhow!("{said}"),
-    }
-}
-
-fn unreachable(admin: &AdminClient) -> String {
-    format!("no appliance responds at {}: give --admin the address of its ready line", admin.admin)
 }
 
 fn text<'v>(value: &'v Value, key: &str) -> &'v str {
@@ -168,7 +85,7 @@ fn list<'v>(value: &'v Value, key: &str) -> &'v [Value] {
 fn show_trace(trace: &TraceArgs) -> Result<bool> {
     let TraceArgs { admin, id, source, since, json } = trace;
     let query = [("id", id.as_deref()), ("source", source.as_deref()), ("since", since.as_deref())];
-    let found = ask(admin, "trace", &query)?;
+    let found = admin.get("/debug/events/trace", &query)?;
     if *json {
         return tell(&format!("{found:#}\n")).map(|()| true);
     }
@@ -209,7 +126,7 @@ fn show_trace(trace: &TraceArgs) -> Result<bool> {
 
 /// One line for each event, the newest last.
 fn show_newest(order: &EventListArgs) -> Result<bool> {
-    let found = ask(&order.admin, "trace", &[("since", order.since.as_deref())])?;
+    let found = order.admin.get("/debug/events/trace", &[("since", order.since.as_deref())])?;
     if order.json {
         return tell(&format!("{found:#}\n")).map(|()| true);
     }
@@ -242,7 +159,7 @@ fn show_newest(order: &EventListArgs) -> Result<bool> {
 
 fn print_dead_letters(order: &EventListArgs) -> Result<bool> {
     let query = [("trigger", order.trigger.as_deref()), ("since", order.since.as_deref())];
-    let found = ask(&order.admin, "dead-letters", &query)?;
+    let found = order.admin.get("/debug/events/dead-letters", &query)?;
     if order.json {
         return tell(&format!("{found:#}\n")).map(|()| true);
     }
@@ -268,51 +185,4 @@ fn print_dead_letters(order: &EventListArgs) -> Result<bool> {
         )?;
     }
     tell(&out).map(|()| true)
-}
-
-fn redrive(order: &RedriveArgs, from: &str) -> Result<bool> {
-    let RedriveArgs { admin, trigger, dry_run, rate, patch } = order;
-    if let Some(reported) = patch.lay(trigger, *dry_run)? {
-        complain!("{reported}");
-    }
-    let url = format!("http://{}/debug/events/replay", admin.admin);
-    let mut answer = agent()
-        .post(&url)
-        .query("trigger", trigger)
-        .query("from", from)
-        .query("dry_run", dry_run.to_string())
-        .query("rate", rate.to_string())
-        .send_empty()
-        .with_context(|| unreachable(admin))?;
-    if answer.status() != 200 {
-        return Err(refusal(admin, &mut answer));
-    }
-    for line in BufReader::new(answer.body_mut().as_reader()).lines() {
-        let reported: Value = serde_json::from_str(&line?)?;
-        if let Some(why) = reported["error"].as_str() {
-            bail!("{why}");
-        }
-        if reported["done"] == true {
-            let verb = if *dry_run { "would be sent" } else { "sent" };
-            return tell(&format!("{} events {verb} to {trigger}\n", reported["sent"])).map(|()| true);
-        }
-        complain!("{} so far", reported["sent"]);
-    }
-    bail!("the appliance ended before it was done")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn label_without_namespace_is_rejected_with_format() {
-        assert!(label("orders").unwrap_err().contains("NAMESPACE/orders"));
-        for good in ["default/orders", "trigger/default/orders", "subscription/default/orders"] {
-            assert_eq!(label(good), Ok(good.to_owned()));
-        }
-        for bad in ["", "/", "default/", "/orders", "a/b/c", "trigger/a/b/c"] {
-            assert!(label(bad).is_err(), "{bad}");
-        }
-    }
 }

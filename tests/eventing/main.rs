@@ -20,6 +20,7 @@ mod job_sinks;
 mod keeping;
 mod links;
 mod oidc;
+mod revision_replay;
 mod sink_admission;
 mod sources;
 mod statuses;
