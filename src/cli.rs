@@ -14,6 +14,7 @@ macro_rules! complain {
 }
 
 mod adapter;
+mod admin_client;
 mod api;
 mod api_access;
 mod completion;
@@ -23,10 +24,12 @@ mod event;
 mod example;
 mod image;
 mod kubeconfig;
+mod kubectl_plugin;
 mod load;
 mod man;
 mod run;
 mod selftest;
+mod top;
 mod validate;
 mod wal;
 
@@ -82,6 +85,11 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Send requests to a URL, and report rates, latencies, failures and processor time
     Load(Box<load::LoadArgs>),
+    /// Show the rates, latencies, errors and backlogs of a running appliance, again and again
+    Top(top::TopArgs),
+    /// The verbs of `kubectl sluicegate`, for the program `kubectl-sluicegate` that packages install
+    #[command(subcommand, override_usage = "kubectl sluicegate <COMMAND>")]
+    KubectlPlugin(kubectl_plugin::KubectlVerb),
     /// Print the completion script of a shell
     Completion(completion::CompletionArgs),
     /// Write the manual pages into a folder
@@ -131,6 +139,8 @@ pub(crate) fn main() -> std::process::ExitCode {
         Command::Selftest(args) => selftest::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Top(args) => top::run(&args),
+        Command::KubectlPlugin(verb) => kubectl_plugin::run(verb),
         Command::Completion(args) => completion::print(&args),
         Command::Man(args) => man::write(&args),
         Command::Version => exit_code(tell(&format!("sluicegate {LONG_VERSION}\n")).map(|()| true)),

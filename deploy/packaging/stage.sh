@@ -18,6 +18,8 @@ for program in sluicegate sluicegate-adapters; do
     strip --strip-all --remove-section=.comment "$root/usr/bin/$program"
 done
 
+install -m 755 "$here/packaging/kubectl-sluicegate" "$root/usr/bin/"
+
 # The program writes its own manual and completions, so they name exactly its flags.
 "$root/usr/bin/sluicegate" man "$root/usr/share/man/man1" >/dev/null
 # The adapters have no flags; their page is that of the subcommand which runs them.

@@ -10,4 +10,5 @@ mod reload;
 mod service_manager;
 mod start_stop;
 mod takeover;
+mod top;
 mod validate;

@@ -95,6 +95,7 @@ pub(crate) fn both(output: &Output) -> String {
 pub(crate) const INSTALLED: &[&str] = &[
     "/usr/bin/sluicegate",
     "/usr/bin/sluicegate-adapters",
+    "/usr/bin/kubectl-sluicegate",
     "/etc/sluicegate/sluicegate.toml",
     "/usr/lib/systemd/system/sluicegate.service",
     "/usr/lib/systemd/system/sluicegate.socket",
