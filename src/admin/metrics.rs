@@ -1,6 +1,7 @@
 //! Counters of cores and tables as OpenMetrics text.
 
 mod cold_starts;
+mod compression;
 mod delivery;
 mod eventing;
 mod guarded;
@@ -201,6 +202,7 @@ impl Collector for CoreMetrics {
             gauge(&mut open, &[("core", &core.to_string())], counts.connections_open.load(Relaxed))?;
         }
         relays::encode(&mut out, &self.0)?;
+        compression::encode(&mut out, &self.0)?;
         self.logs(&mut out)?;
         cold_starts::encode(&mut out, &self.0)?;
         BREAKDOWNS.iter().try_for_each(|what| self.by_reason(&mut out, what))

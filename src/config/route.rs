@@ -127,6 +127,7 @@ impl FromStr for RouteRule {
         if host != "*" && !is_domain(host.strip_prefix("*.").unwrap_or(&host)) {
             return Err(format!("{host:?} is neither a DNS name nor *.PARENT nor *"));
         }
+        let (list, options) = list.split_once('?').unwrap_or((list, ""));
         let (scheme, list) = match list.split_once("://") {
             Some((scheme, rest)) if !scheme.contains("unix") => (scheme, rest),
             _ => ("http", list), // `unix:///path` is an address
@@ -138,7 +139,6 @@ impl FromStr for RouteRule {
             "h2" => (Protocol::H2c, true),
             other => return Err(format!("{other:?} is neither http, https, h2c nor h2")),
         };
-        let (list, options) = list.split_once('?').unwrap_or((list, ""));
         let options = RouteOptions::parse(options)?;
         let RouteOptions { timeouts, proxy_protocol, .. } = options;
         let health_check = options.health_check.clone();

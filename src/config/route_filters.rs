@@ -1,13 +1,22 @@
 //! The options of `--route` that change requests and responses, or refuse clients.
 
+use std::sync::Arc;
+
 use control::publish::RouteFilterRule;
-use dataplane::table::{HeaderChanges, PathRewrite};
+use dataplane::table::{
+    CompressionPolicy, CorsPolicy, CorsPolicyError, HeaderChanges, PathRewrite, RATE_PERIOD_MAX, RATE_REQUESTS_MAX,
+    RateLimit, RateLimitKey, RateLimiter,
+};
 use dataplane::trusted_proxies::Network;
+
+use super::value::Wait;
 
 /// These options, for messages.
 pub(super) const FILTER_OPTIONS: &str = "rewrite-prefix=PATH, rewrite-host=HOST, set-header=NAME:VALUE, add-header=NAME:VALUE, \
      remove-header=NAME, set-response-header=NAME:VALUE, add-response-header=NAME:VALUE, remove-response-header=NAME, \
-     allow=NETWORK[,NETWORK...], deny=NETWORK[,NETWORK...]";
+     allow=NETWORK[,NETWORK...], deny=NETWORK[,NETWORK...], rate-limit=COUNT/TIME[,burst=COUNT][,by=client|header:NAME], \
+     max-body=BYTES, compress=CODING[,CODING...], cors-origin=ORIGIN[,ORIGIN...], cors-methods=METHOD[,METHOD...], \
+     cors-headers=NAME[,NAME...], cors-expose-headers=NAME[,NAME...], cors-credentials=true, cors-max-age=SECONDS";
 
 /// Adds an option to `filters`. Returns `false` if it is another option.
 pub(super) fn add_option(filters: &mut RouteFilterRule, name: &str, value: &str) -> Result<bool, String> {
@@ -32,9 +41,81 @@ pub(super) fn add_option(filters: &mut RouteFilterRule, name: &str, value: &str)
         "remove-response-header" => filters.response.remove(value).map_err(|why| refused(&why))?,
         "allow" => filters.access.allow.extend(networks(name, value)?),
         "deny" => filters.access.deny.extend(networks(name, value)?),
-        _ => return Ok(false),
+        "rate-limit" => {
+            let limit = rate_limit(value).map_err(|why| format!("{name}: {value:?} {why}"))?;
+            filters.rate_limits.push(Arc::new(RateLimiter::new(limit)));
+        }
+        "max-body" => {
+            let bytes = value.parse().map_err(|_| format!("{name}: {value:?} is not a number of bytes"))?;
+            filters.body_bytes_max = Some(bytes);
+        }
+        "compress" => {
+            filters.compression = Some(CompressionPolicy::parse(value).map_err(|why| format!("{name}: {why}"))?);
+        }
+        name => return cors_option(filters, name, value),
     }
     Ok(true)
+}
+
+/// The options of CORS.
+fn cors_option(filters: &mut RouteFilterRule, name: &str, value: &str) -> Result<bool, String> {
+    type Add = fn(&mut CorsPolicy, &str) -> Result<(), CorsPolicyError>;
+    let add: Add = match name {
+        "cors-origin" => CorsPolicy::allow_origin,
+        "cors-methods" => CorsPolicy::allow_method,
+        "cors-headers" => CorsPolicy::allow_header,
+        "cors-expose-headers" => CorsPolicy::expose_header,
+        "cors-credentials" if value == "true" => {
+            filters.cors.get_or_insert_default().allow_credentials = true;
+            return Ok(true);
+        }
+        "cors-max-age" => {
+            let seconds = value.parse().map_err(|_| format!("{name}: {value:?} is not a number of seconds"))?;
+            filters.cors.get_or_insert_default().max_age = Some(seconds);
+            return Ok(true);
+        }
+        _ => return Ok(false),
+    };
+    let policy = filters.cors.get_or_insert_default();
+    for item in value.split(',').map(str::trim) {
+        add(policy, item).map_err(|why| format!("{name}: {item:?} {why}"))?;
+    }
+    Ok(true)
+}
+
+/// `100/s`, `10/5m,burst=20,by=client`. Without `burst` so many may come at once as in the time.
+fn rate_limit(text: &str) -> Result<RateLimit, String> {
+    let mut parts = text.split(',').map(str::trim);
+    let rate = parts.next().unwrap_or_default();
+    let (requests, period) = rate.split_once('/').ok_or("is not COUNT/TIME, like 100/s or 10/5m")?;
+    let count = |text: &str| {
+        let count = text.parse().ok().filter(|count| (1..=RATE_REQUESTS_MAX).contains(count));
+        count.ok_or_else(|| format!("has a count that is not between 1 and {RATE_REQUESTS_MAX}"))
+    };
+    // `s` is one second.
+    let period =
+        if period.starts_with(|c: char| c.is_ascii_digit()) { period.to_owned() } else { format!("1{period}") };
+    let Wait(period) = period.parse().map_err(|why| format!("has a time that is none: {why}"))?;
+    if period.is_zero() || period > RATE_PERIOD_MAX {
+        return Err(format!("has a time that is not between 1ms and {}s", RATE_PERIOD_MAX.as_secs()));
+    }
+    let requests = count(requests)?;
+    let mut limit = RateLimit { requests, period, burst: requests, key: RateLimitKey::Rule };
+    for part in parts {
+        match part.split_once('=') {
+            Some(("burst", text)) => limit.burst = count(text)?,
+            Some(("by", "client")) => limit.key = RateLimitKey::Client,
+            Some(("by", key)) if key.starts_with("header:") && is_header_name(&key["header:".len()..]) => {
+                limit.key = RateLimitKey::Header(key["header:".len()..].into());
+            }
+            _ => return Err(format!("has {part:?}, which is neither burst=COUNT nor by=client or by=header:NAME")),
+        }
+    }
+    Ok(limit)
+}
+
+fn is_header_name(name: &str) -> bool {
+    HeaderChanges::default().remove(name).is_ok()
 }
 
 type Change = fn(&mut HeaderChanges, &str, &str) -> Result<(), dataplane::table::HeaderEditError>;
@@ -56,6 +137,8 @@ fn networks(name: &str, value: &str) -> Result<Vec<Network>, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -71,6 +154,15 @@ mod tests {
             ("remove-response-header", "Server"),
             ("allow", "10.0.0.0/8, ::1"),
             ("deny", "10.1.0.0/16"),
+            ("rate-limit", "100/s"),
+            ("rate-limit", "10/5m, burst=20, by=header:X-Api-Key"),
+            ("max-body", "1048576"),
+            ("compress", "zstd,gzip"),
+            ("cors-origin", "https://a.test,https://*.b.test"),
+            ("cors-methods", "GET, POST"),
+            ("cors-headers", "*"),
+            ("cors-credentials", "true"),
+            ("cors-max-age", "60"),
         ] {
             assert_eq!(add_option(&mut filters, name, value), Ok(true), "{name}");
         }
@@ -78,6 +170,14 @@ mod tests {
         assert!(filters.request.replaces(b"cookie") && filters.response.drops(b"server"));
         assert_eq!(filters.request.path().unwrap().parts("/x?y").concat(), "/v1/x?y");
         assert_eq!((filters.access.allow.len(), filters.access.deny.len()), (2, 1));
+        let limits: Vec<_> = filters.rate_limits.iter().map(|limiter| limiter.limit().clone()).collect();
+        let second = RateLimit { requests: 100, period: Duration::from_secs(1), burst: 100, key: RateLimitKey::Rule };
+        assert_eq!(limits[0], second);
+        let key = RateLimitKey::Header("X-Api-Key".into());
+        assert_eq!(limits[1], RateLimit { requests: 10, period: Duration::from_secs(300), burst: 20, key });
+        assert_eq!((filters.body_bytes_max, filters.compression.is_some()), (Some(1 << 20), true));
+        let cors = filters.cors.unwrap();
+        assert_eq!((cors.allow_credentials, cors.max_age), (true, Some(60)));
         assert_eq!(add_option(&mut filters, "other", ""), Ok(false));
     }
 
@@ -93,6 +193,16 @@ mod tests {
             ("add-response-header", "Connection: x"),
             ("allow", ""),
             ("deny", "10.0.0.0/33"),
+            ("rate-limit", "100"),
+            ("rate-limit", "0/s"),
+            ("rate-limit", "1/2h"),
+            ("rate-limit", "1/s,by=cookie"),
+            ("rate-limit", "1/s,by=header:a b"),
+            ("max-body", "1k"),
+            ("compress", "deflate"),
+            ("cors-origin", "a.test"),
+            ("cors-methods", "A B"),
+            ("cors-max-age", "x"),
         ] {
             let why = add_option(&mut RouteFilterRule::default(), name, value).unwrap_err();
             assert!(why.starts_with(name), "{why}");

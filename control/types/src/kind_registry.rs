@@ -3,6 +3,7 @@
 //! A kind is a serde type that implements [`ResourceStrategy`]; [`KindEntry::of`] turns it into a row of the
 //! [`KindRegistry`]. The API server works on JSON values and asks the row for everything kind-specific.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -341,6 +342,15 @@ impl KindEntry {
             (Some(custom), _) => custom.schema().clone(),
             (None, Some(upstream)) => upstream.schema(),
             (None, None) => (self.schema)(),
+        }
+    }
+
+    /// The same without copying or reading a definition's text, and without descriptions.
+    #[must_use]
+    pub fn compiled_schema(&self) -> Cow<'static, Value> {
+        match self.definition() {
+            Some(definition) => Cow::Borrowed(definition.schema()),
+            None => Cow::Owned((self.schema)()),
         }
     }
 

@@ -90,8 +90,8 @@ impl ResourceStrategy for PersistentVolumeClaim {
         if modes.is_empty() {
             problems.add("spec.accessModes", "Required value: at least 1 access mode is required");
         }
+        let known = MODES.map(|mode| format!("{mode:?}")).join(", ");
         for (index, mode) in modes.iter().enumerate().filter(|(_, mode)| !MODES.contains(&mode.as_str())) {
-            let known = MODES.map(|mode| format!("{mode:?}")).join(", ");
             let why = format!("Unsupported value: {mode:?}: supported values: {known}");
             problems.add(format!("spec.accessModes[{index}]"), why);
         }

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use ring::Heartbeat;
 
 use crate::cold_starts::RecentColdStarts;
+use crate::compression_counters::CompressionCounters;
 use crate::relay_counters::RelayCounters;
 use crate::request_histograms::DurationHistogram;
 
 /// Reasons of local replies, of floods and of requests that are not mirrored: the proxy names as many.
-pub const LOCAL_REPLY_REASONS: usize = 29;
+pub const LOCAL_REPLY_REASONS: usize = 32;
 pub const FLOOD_KINDS: usize = 9;
 pub const MIRROR_SKIP_REASONS: usize = 3;
 
@@ -80,6 +81,7 @@ pub struct CoreCounters {
     pub upstream_reused: AtomicU64,
     /// Requests that were not mirrored although they should be, by reason (`mirror::SKIPPED`).
     pub mirrors_skipped: [AtomicU64; MIRROR_SKIP_REASONS],
+    pub compression: CompressionCounters,
     /// Connections and datagrams of layer 4.
     pub relays: RelayCounters,
     /// Spans dropped because the queue was full.

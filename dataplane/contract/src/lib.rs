@@ -14,6 +14,7 @@ pub mod abandoned;
 pub mod access_token;
 pub mod client_address;
 pub mod cold_starts;
+pub mod compression_counters;
 pub mod connection_query;
 pub mod core_relay;
 pub mod counters;

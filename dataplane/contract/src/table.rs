@@ -40,9 +40,12 @@ pub use not_ready::{NotReadyHost, NotReadyHosts};
 pub use retention::{Durability, RetentionPolicy};
 pub use ring::{EndpointAddress, UnixPath, UnixPathError};
 pub use route::{
-    AccessList, BackendShare, HeaderChanges, HeaderEditError, HeaderEdits, MatchRegex, MatchRegexError,
-    MirrorDestination, MirrorFraction, MirrorPolicy, MirrorSet, PathMatch, PathRewrite, PathRewriteError, Redirect,
+    AccessList, BackendShare, COMPRESSED_BYTES_MIN, CORS_ITEMS_MAX, CompressionPolicy, ContentCoding, CorsPolicy,
+    CorsPolicyError, FilterOutcome, FilterRefusal, HeaderChanges, HeaderEditError, HeaderEdits, MatchRegex,
+    MatchRegexError, MirrorDestination, MirrorFraction, MirrorPolicy, MirrorSet, PathMatch, PathRewrite,
+    PathRewriteError, RATE_PERIOD_MAX, RATE_REQUESTS_MAX, RateLimit, RateLimitKey, RateLimiter, Redirect,
     RequestConditions, RequestMatch, Route, RouteFilters, RouteMatch, RouteReply, RouteRequest, ValueMatch,
+    is_compressible,
 };
 pub use sink_route::SinkRoute;
 pub use traffic_policy::{

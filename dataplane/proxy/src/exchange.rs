@@ -55,7 +55,7 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
         connection.open.stats.set_state(ConnectionState::Serving);
     }
     let (permit, mut upstream) = match reached {
-        Ok((permit, UpstreamLink::Http1(upstream))) => (permit, upstream),
+        Ok((permit, UpstreamLink::Http1(upstream))) if !reads_bodies(connection, &permit) => (permit, upstream),
         Ok(_) if connection.client.head.is_upgrade() => {
             return ExchangeOutcome::Refused(LocalReply::UpgradeUnsupported);
         }
@@ -108,6 +108,12 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
             }
         }
     }
+}
+
+/// Whether the request takes the longer path, on which filters see the bodies.
+fn reads_bodies(connection: &ProxyConnection, permit: &Permit) -> bool {
+    let head = &connection.client.head;
+    permit.selected.reads_bodies(head.framing) && !head.is_upgrade()
 }
 
 /// A request that has its permit and is being sent.

@@ -8,6 +8,7 @@
 pub mod access_log;
 mod activity;
 mod cold_start_timing;
+mod compression;
 mod connect;
 mod connection;
 mod connection_stats;
@@ -58,7 +59,7 @@ use contract::counters::CoreCounters;
 use contract::request_log::RequestLog;
 use contract::signal::SignalQueue;
 use contract::spans;
-use contract::table::{Backend, HTTPS_PORT, MirrorSet, NoEndpointPolicy, Route, RouteRequest, RoutingTable, host_name};
+use contract::table::{Backend, HTTPS_PORT, NoEndpointPolicy, Route, RouteRequest, RoutingTable, host_name};
 use contract::table_publisher::{TablePublisher, TableReader};
 use contract::target_policy::TargetPolicy;
 use protocol::http::buffer_cache::BufferCache;
@@ -103,6 +104,8 @@ pub struct Proxy {
     outliers: RefCell<OutlierDetector>,
     /// Mirrored requests in flight.
     mirrored: Cell<usize>,
+    /// Responses that are being compressed.
+    compressing: Rc<Cell<usize>>,
     /// For connections with a request, and for deliveries.
     pub buffers: BufferCache,
     /// When a TLS failure of an instance was last logged.
@@ -154,6 +157,7 @@ impl Proxy {
             buffers: BufferCache::default(),
             version_seen: Cell::new(0),
             mirrored: Cell::new(0),
+            compressing: Rc::default(),
             rng: RefCell::new(Rng::with_seed(parts.seed)),
         })
     }
@@ -210,11 +214,11 @@ impl Proxy {
                 None => pick::split(splits, rng),
             };
             let split = split.ok_or_else(|| LocalReply::NoTrafficTarget(name(route_request.host)))?;
-            let mirrors = match &split.filters {
-                None => MirrorSet::default(),
+            let selected = match &split.filters {
+                None => SelectedEndpoint::from(split),
                 Some(filters) => route_filters::apply_filters(split, filters, route_request, rng)?,
             };
-            Ok(SelectedEndpoint { affinity, mirrors, ..SelectedEndpoint::from(split) })
+            Ok(SelectedEndpoint { affinity, ..selected })
         })
     }
 

@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::h2::Reason;
 use bytes::Bytes;
 use contract::counters::LOCAL_REPLY_REASONS;
+use contract::table::HeaderChanges;
 
 use codec::http::LocalResponse;
 use codec::http::{MalformedHttp, Method, RequestHead};
@@ -45,6 +47,12 @@ pub enum LocalReply {
     },
     /// The rule of the route does not admit the client's address.
     ClientDenied,
+    /// A preflight of CORS is answered with these fields; none: the origin may not use the rule.
+    CorsPreflight(Box<HeaderChanges>),
+    /// The client is over a rate limit of the rule; the next request passes after this time.
+    RateLimited(Duration),
+    /// The request body is larger than the rule allows, in bytes.
+    BodyTooLarge(u64),
     HostNotFound(Box<str>),
     /// The host has a route, but no rule of it matches the path and headers.
     PathNotFound(Box<str>),
@@ -120,6 +128,9 @@ impl LocalReply {
         "redirect",
         "fixed_status",
         "client_denied",
+        "cors_preflight",
+        "rate_limited",
+        "request_body_too_large",
     ];
 
     /// Requests that are rejected whatever the route says.
@@ -166,6 +177,9 @@ impl LocalReply {
             Self::Redirect { .. } => 26,
             Self::FixedStatus { .. } => 27,
             Self::ClientDenied => 28,
+            Self::CorsPreflight(_) => 29,
+            Self::RateLimited(_) => 30,
+            Self::BodyTooLarge(_) => 31,
         }
     }
 
@@ -182,8 +196,10 @@ impl LocalReply {
             Self::Redirect { status, .. } | Self::FixedStatus { status, .. } => *status,
             Self::MisdirectedRequest(_) => 421,
             Self::ClientDenied => 403,
+            Self::RateLimited(_) => 429,
+            Self::BodyTooLarge(_) => 413,
             Self::HostNotFound(_) | Self::PathNotFound(_) => 404,
-            Self::NetworkProbe { .. } | Self::HealthCheck => 200,
+            Self::NetworkProbe { .. } | Self::HealthCheck | Self::CorsPreflight(_) => 200,
             Self::NetworkProbeWithoutHash => 400,
             Self::NotReady(_)
             | Self::NoTrafficTarget(_)
@@ -252,6 +268,11 @@ impl LocalReply {
             }
             // the body that Knative's queue-proxy sends, and no more
             Self::HealthCheck => LocalResponse { body: Bytes::from_static(b"queue"), ..answer },
+            Self::CorsPreflight(fields) => fields
+                .written()
+                .fold(LocalResponse::empty(200), |answer, (name, value)| answer.with(name, value.as_bytes().to_vec())),
+            // Rounded up: a client that comes back a moment early is refused again.
+            Self::RateLimited(wait) => answer.with("Retry-After", wait.as_secs_f64().ceil().to_string()),
             Self::NetworkProbe { hash } => answer.with("K-Network-Hash", hash.as_bytes().to_vec()),
             _ => answer,
         }
@@ -272,6 +293,9 @@ impl fmt::Display for LocalReply {
             Self::MaxForwardsExceeded(_) => f.write_str("not forwarded: Max-Forwards is 0"),
             Self::HttpsRedirect { location } => write!(f, "this host requires HTTPS: {location}"),
             Self::ClientDenied => f.write_str("forbidden: the route does not admit this client address"),
+            Self::CorsPreflight(_) => f.write_str("preflight of CORS"),
+            Self::RateLimited(_) => f.write_str("too many requests: try again after the time in Retry-After"),
+            Self::BodyTooLarge(most) => write!(f, "the request body is larger than {most} bytes"),
             Self::Redirect { location, .. } => write!(f, "see {location}"),
             Self::FixedStatus { status, backend } => write!(
                 f,

@@ -8,6 +8,7 @@ use std::sync::atomic::fence;
 use std::task::Poll;
 use std::time::Duration;
 
+use codec::http::BodyFraming;
 use contract::load::{BackendLoad, InFlightRequest};
 use contract::request_histograms::RouteTag;
 use contract::signal::Signal;
@@ -38,12 +39,14 @@ pub struct SelectedEndpoint {
     pub affinity: SessionAffinity,
     /// The mirrors among the filters that it is copied to.
     pub mirrors: MirrorSet,
+    /// Changes to the head of the response, if they depend on the request.
+    pub response: Option<Box<HeaderChanges>>,
 }
 
 impl From<&BackendShare> for SelectedEndpoint {
     fn from(split: &BackendShare) -> Self {
         let (affinity, mirrors) = (SessionAffinity::default(), MirrorSet::default());
-        Self { backend: Arc::clone(&split.backend), filters: split.filters.clone(), affinity, mirrors }
+        Self { backend: Arc::clone(&split.backend), filters: split.filters.clone(), affinity, mirrors, response: None }
     }
 }
 
@@ -56,6 +59,16 @@ impl SelectedEndpoint {
 
     fn edits(&self) -> Option<&HeaderEdits> {
         self.filters.as_deref().map(|filters| &filters.request)
+    }
+
+    /// The changes of the route to the response's head.
+    pub(super) fn response_changes(&self) -> Option<&HeaderChanges> {
+        self.response.as_deref().or_else(|| self.filters.as_deref().map(|filters| &filters.response))
+    }
+
+    /// Whether the route looks at the bodies of a request with this framing, or of its response.
+    pub(super) fn reads_bodies(&self, framing: BodyFraming) -> bool {
+        self.filters.as_ref().is_some_and(|filters| filters.reads_bodies(framing))
     }
 
     /// The timeouts of its requests: those of the rule, or else of the backend.
@@ -91,7 +104,7 @@ impl Permit {
 
     /// The changes of the route to the response's head.
     pub(super) fn response_changes(&self) -> Option<&HeaderChanges> {
-        self.selected.filters.as_deref().map(|filters| &filters.response)
+        self.selected.response_changes()
     }
 
     /// The deadlines of a request that began at `started` and has this permit now.

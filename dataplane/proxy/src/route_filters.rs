@@ -1,14 +1,22 @@
 //! The filters of a share, as far as the proxy applies them itself: replies, mirrors, and changes to responses in HTTP/2. The
 //! writers of HTTP/1 heads apply the others (`protocol::http::headers`).
 
+use std::sync::LazyLock;
+use std::time::Instant;
+
 use ::http::{HeaderName, HeaderValue, Response};
 use codec::http::RequestView;
-use contract::table::{BackendShare, HeaderChanges, HeaderEdits, MirrorSet, RouteFilters, RouteReply, RouteRequest};
+use contract::table::{
+    BackendShare, FilterRefusal, HeaderChanges, HeaderEdits, MirrorSet, RouteFilters, RouteReply, RouteRequest,
+};
 use fastrand::Rng;
 
-use super::LocalReply;
+use super::{LocalReply, SelectedEndpoint};
 
-/// Applies the filters that act before a request goes to its backend. Returns the mirrors that get a copy.
+/// When the process started to count: rate limits need one clock for all cores.
+static CLOCK_START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Applies the filters that act before a request goes to its backend.
 ///
 /// # Errors
 ///
@@ -18,10 +26,9 @@ pub(super) fn apply_filters(
     filters: &RouteFilters,
     route_request: &RouteRequest<'_>,
     rng: &mut Rng,
-) -> Result<MirrorSet, LocalReply> {
-    if filters.access.as_ref().is_some_and(|access| !access.admits(route_request)) {
-        return Err(LocalReply::ClientDenied);
-    }
+) -> Result<SelectedEndpoint, LocalReply> {
+    // A call into the vDSO, for shares with a rate limit only.
+    let outcome = filters.admit(route_request, || CLOCK_START.elapsed()).map_err(refusal)?;
     match filters.reply.as_deref() {
         Some(RouteReply::Redirect(redirect)) => {
             let location = redirect.location(route_request).into();
@@ -38,7 +45,18 @@ pub(super) fn apply_filters(
     }
     // Of a request that upgrades, the bytes that follow could not be copied.
     let may_mirror = route_request.request.is_some_and(|request| !request.head.is_upgrade());
-    Ok(if may_mirror { MirrorSet::draw(&filters.mirrors, |below| rng.u32(..below)) } else { MirrorSet::default() })
+    let mirrors =
+        if may_mirror { MirrorSet::draw(&filters.mirrors, |below| rng.u32(..below)) } else { MirrorSet::default() };
+    Ok(SelectedEndpoint { mirrors, response: outcome.response, ..SelectedEndpoint::from(share) })
+}
+
+fn refusal(why: FilterRefusal) -> LocalReply {
+    match why {
+        FilterRefusal::ClientDenied => LocalReply::ClientDenied,
+        FilterRefusal::CorsPreflight(fields) => LocalReply::CorsPreflight(fields),
+        FilterRefusal::RateLimited(wait) => LocalReply::RateLimited(wait),
+        FilterRefusal::BodyTooLarge(most) => LocalReply::BodyTooLarge(most),
+    }
 }
 
 /// What the client asked for, where the route rewrites it: the written head does not contain it any more.

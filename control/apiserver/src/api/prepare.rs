@@ -273,7 +273,7 @@ pub(super) fn prepare_status(
         check_definition_status(meta, &object)?;
     }
     if meta.is_of_knative() && !requester.is_controller() && object.get("status").is_some() {
-        let wrong = custom_kinds::status_errors(&object["status"], &before.value["status"], &entry.openapi_schema());
+        let wrong = custom_kinds::status_errors(&object["status"], &before.value["status"], &entry.compiled_schema());
         if !wrong.is_empty() {
             return Err(StatusError::invalid(meta, &before.key.name, &wrong));
         }

@@ -76,24 +76,42 @@ fn merge_into(target: &mut Value, patch: &Value, parent: &str) -> Result<(), Str
     for (name, order) in fields.iter().filter_map(|(name, order)| Some((name.strip_prefix(ELEMENT_ORDER)?, order))) {
         let order = order.as_array().ok_or("$setElementOrder has to be a list")?;
         if let (Some(key), Some(Value::Array(list))) = (list_merge_key(parent, name), into.get_mut(name)) {
-            let merged = std::mem::take(list);
-            *list = in_order(merged.clone(), order, &merged, key);
+            *list = in_order(std::mem::take(list), order, None, key);
         }
     }
     Ok(())
 }
 
-/// The elements that `order` names in its order, and the others as they were: each before what it was before.
-fn in_order(merged: Vec<Value>, order: &[Value], original: &[Value], key: Option<&str>) -> Vec<Value> {
-    let identity = |item: &Value| key.map_or(item, |key| &item[key]).to_string();
-    let places = |list: &[Value]| -> HashMap<String, usize> {
-        list.iter().enumerate().rev().map(|(place, item)| (identity(item), place)).collect()
-    };
-    let (order, original) = (places(order), places(original));
+/// What tells the elements of a list apart. Texts, which most of them are, are not copied.
+#[derive(PartialEq, Eq, Hash)]
+enum ElementIdentity<'a> {
+    Text(&'a str),
+    Serialized(String),
+}
+
+impl<'a> ElementIdentity<'a> {
+    fn of(element: &'a Value, key: Option<&str>) -> Self {
+        match key.map_or(element, |key| &element[key]) {
+            Value::String(text) => Self::Text(text),
+            other => Self::Serialized(other.to_string()),
+        }
+    }
+}
+
+/// The elements that `order` names in its order, and the others as they were in `original`, or else in `merged`: each before
+/// what it was before.
+fn in_order(merged: Vec<Value>, order: &[Value], original: Option<&[Value]>, key: Option<&str>) -> Vec<Value> {
+    fn places<'a>(list: &'a [Value], key: Option<&str>) -> HashMap<ElementIdentity<'a>, usize> {
+        list.iter().enumerate().rev().map(|(place, item)| (ElementIdentity::of(item, key), place)).collect()
+    }
+    let (order, original) = (places(order, key), original.map(|list| places(list, key)));
     // Each element is serialized once: it may be as long as the body.
-    let placed = merged.into_iter().map(|item| {
-        let identity = identity(&item);
-        (order.get(&identity).copied(), original.get(&identity).copied(), item)
+    let placed = merged.into_iter().enumerate().map(|(place, item)| {
+        let identity = ElementIdentity::of(&item, key);
+        let before = original.as_ref().map_or(Some(place), |original| original.get(&identity).copied());
+        let named = order.get(&identity).copied();
+        drop(identity);
+        (named, before, item)
     });
     let (mut named, mut others): (Vec<_>, Vec<_>) = placed.partition(|(named, ..)| named.is_some());
     named.sort_by_key(|(order, ..)| *order);
@@ -139,7 +157,7 @@ fn merge_field(into: &mut Map<String, Value>, parent: &str, name: &str, value: &
             merge_list(list, merging, name, elements)?;
             // What the patch names stands as it does there.
             if let (Some(key), Value::Array(list)) = (merging, list) {
-                *list = in_order(std::mem::take(list), elements, &original, key);
+                *list = in_order(std::mem::take(list), elements, Some(&original), key);
             }
         }
         plain => {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use contract::client_address::ClientScheme;
 use contract::table::{
-    HeaderChanges, HeaderEditError, HeaderEdits, MirrorFraction, PathMatch, PathRewrite, PathRewriteError, Redirect,
-    RouteReply,
+    CorsPolicy, CorsPolicyError, HeaderChanges, HeaderEditError, HeaderEdits, MirrorFraction, PathMatch, PathRewrite,
+    PathRewriteError, Redirect, RouteReply,
 };
 
 use super::backends::{self, ResolvedBackend};
@@ -14,8 +14,8 @@ use super::rule_compiler::{RuleCompiler, UNSUPPORTED_VALUE, invalid};
 use crate::publish::{MirrorRule, MirrorRuleDestination, RouteFilterRule, RuleTimeouts};
 use types::duration;
 use types::gateway_api::http_filter::{
-    HttpHeaderFilter, HttpPathModifier, HttpRequestMirrorFilter, HttpRequestRedirectFilter, HttpRouteFilter,
-    HttpUrlRewriteFilter,
+    HttpCorsFilter, HttpHeaderFilter, HttpPathModifier, HttpRequestMirrorFilter, HttpRequestRedirectFilter,
+    HttpRouteFilter, HttpUrlRewriteFilter,
 };
 use types::gateway_api::http_route::HttpRouteTimeouts;
 
@@ -53,6 +53,7 @@ fn add(
         request_mirror,
         request_redirect,
         url_rewrite,
+        cors,
     } = filter;
     match kind.as_str() {
         "RequestHeaderModifier" => {
@@ -71,11 +72,36 @@ fn add(
             rule.reply = redirect.map(RouteReply::Redirect);
             Ok(())
         }
+        "CORS" => {
+            rule.cors = cors.as_ref().map(cors_policy).transpose()?;
+            Ok(())
+        }
         "URLRewrite" => url_rewrite.as_ref().map_or(Ok(()), |rewrite| rewrite_url(rewrite, path, &mut rule.request)),
         other => {
             Err(ConditionRefusal::new(UNSUPPORTED_VALUE, format!("Filters of the type {other} are not supported.")))
         }
     }
+}
+
+/// The policy of a filter.
+pub(super) fn cors_policy(filter: &HttpCorsFilter) -> Result<CorsPolicy, ConditionRefusal> {
+    let mut policy = CorsPolicy::default();
+    policy.allow_credentials = filter.allow_credentials.unwrap_or(false);
+    policy.max_age = filter.max_age;
+    type Add = fn(&mut CorsPolicy, &str) -> Result<(), CorsPolicyError>;
+    let lists: [(&[String], Add); 4] = [
+        (&filter.allow_origins, CorsPolicy::allow_origin),
+        (&filter.allow_methods, CorsPolicy::allow_method),
+        (&filter.allow_headers, CorsPolicy::allow_header),
+        (&filter.expose_headers, CorsPolicy::expose_header),
+    ];
+    for (list, add) in lists {
+        for item in list {
+            let refused = |why| ConditionRefusal::new(UNSUPPORTED_VALUE, format!("CORS: {item:?} {why}."));
+            add(&mut policy, item).map_err(refused)?;
+        }
+    }
+    Ok(policy)
 }
 
 fn change_request(changes: &HttpHeaderFilter, edits: &mut HeaderEdits) -> Result<(), ConditionRefusal> {

@@ -149,12 +149,17 @@ pub(super) fn compile_filters(
 ) -> Option<Arc<RouteFilters>> {
     let (mut request, mut response) = (HeaderEdits::default(), HeaderChanges::default());
     let (mut access, mut reply, mut timeouts) = (None, None, RuleTimeouts::default());
+    let (mut cors, mut rate_limits, mut body_bytes_max, mut compression) = (None, Vec::new(), None, None);
     for filters in all {
         request.append(&filters.request);
         response.append(&filters.response);
         access = Some(&filters.access).filter(|access| !access.is_empty()).or(access);
         reply = filters.reply.as_ref().or(reply);
         timeouts = timeouts.overridden_by(filters.timeouts);
+        cors = filters.cors.as_ref().or(cors);
+        rate_limits.extend(filters.rate_limits.iter().cloned());
+        body_bytes_max = filters.body_bytes_max.or(body_bytes_max);
+        compression = filters.compression.as_ref().or(compression);
     }
     request.append(edits);
     mirrors.truncate(MirrorSet::MIRRORS_MAX);
@@ -162,6 +167,10 @@ pub(super) fn compile_filters(
         request,
         response,
         access: access.cloned().map(Box::new),
+        cors: cors.cloned().map(Box::new),
+        rate_limits: rate_limits.into(),
+        body_bytes_max,
+        compression: compression.cloned().map(Box::new),
         reply: reply.cloned().map(Box::new),
         mirrors: mirrors.into(),
         timeouts: timeouts.applied_to(&backend.timeouts).map(Box::new),

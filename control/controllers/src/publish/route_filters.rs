@@ -1,8 +1,12 @@
 //! A controller's filters for a rule or a share, before they are compiled.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use contract::table::{AccessList, HeaderChanges, HeaderEdits, MirrorFraction, RequestTimeouts, RouteReply};
+use contract::table::{
+    AccessList, CompressionPolicy, CorsPolicy, HeaderChanges, HeaderEdits, MirrorFraction, RateLimiter,
+    RequestTimeouts, RouteReply,
+};
 
 /// The filters of a rule or of a share. Those of a share come after those of its rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -13,6 +17,14 @@ pub struct RouteFilterRule {
     pub response: HeaderChanges,
     /// The clients that may send requests. Those of a share replace those of its rule.
     pub access: AccessList,
+    /// That of a share replaces that of its rule.
+    pub cors: Option<CorsPolicy>,
+    /// Those of a share are applied after those of its rule.
+    pub rate_limits: Vec<Arc<RateLimiter>>,
+    /// Bytes of a request body.
+    pub body_bytes_max: Option<u64>,
+    /// That of a share replaces that of its rule.
+    pub compression: Option<CompressionPolicy>,
     /// Sent instead of a backend's response. A rule with it needs no shares.
     pub reply: Option<RouteReply>,
     /// At most `MirrorSet::MIRRORS_MAX` for a rule and a share together.

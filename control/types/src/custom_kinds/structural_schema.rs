@@ -34,13 +34,22 @@ pub(super) fn apply_defaults(value: &mut Value, schema: &Value, work: &Validatio
                     fields.insert(name.clone(), default.clone());
                 }
             }
-            for (name, value) in fields.iter_mut() {
+            for (name, value) in fields.iter_mut().take(declared_limit(schema, "maxProperties")) {
                 apply_defaults(value, below(schema, name), work);
             }
         }
-        Value::Array(items) => items.iter_mut().for_each(|item| apply_defaults(item, &schema["items"], work)),
+        Value::Array(items) => {
+            let items = items.iter_mut().take(declared_limit(schema, "maxItems"));
+            items.for_each(|item| apply_defaults(item, &schema["items"], work));
+        }
         _ => {}
     }
+}
+
+/// How many items or fields the schema allows. An object with more is refused: the rest is neither filled in nor judged, so that the
+/// refusal does not cost what the object would.
+fn declared_limit(schema: &Value, name: &str) -> usize {
+    schema[name].as_u64().and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX)
 }
 
 /// Whether a field that is null stays so: it may be null, or the schema does not specify it.
@@ -227,6 +236,7 @@ fn validate_text(text: &str, held: SchemaContext<'_>, at: At<'_>, problems: &mut
 fn validate_items(items: &[Value], held: SchemaContext<'_>, at: At<'_>, problems: &mut FieldErrors) {
     let schema = held.schema;
     check_count(items.len(), schema, ["minItems", "maxItems"], "items", at, problems);
+    let items = &items[..items.len().min(declared_limit(schema, "maxItems"))];
     if schema["uniqueItems"] == true
         && !items.iter().map(Value::to_string).all({
             let mut seen = HashSet::new();
@@ -293,7 +303,7 @@ fn validate_fields(fields: &Map<String, Value>, held: SchemaContext<'_>, at: At<
     if is_embedded {
         embedded::validate(fields, at, problems);
     }
-    for (name, value) in fields {
+    for (name, value) in fields.iter().take(declared_limit(schema, "maxProperties")) {
         // Its shape is that of all metadata; what the schema says of it narrows names alone.
         let held = held.child(below(schema, name), held.old_value.and_then(|before| before.get(name)));
         validate(value, held, At::Field(&at, name), problems);

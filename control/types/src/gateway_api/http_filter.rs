@@ -21,6 +21,27 @@ pub struct HttpRouteFilter {
     pub request_redirect: Option<HttpRequestRedirectFilter>,
     #[serde(rename = "urlRewrite", skip_serializing_if = "Option::is_none")]
     pub url_rewrite: Option<HttpUrlRewriteFilter>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cors: Option<HttpCorsFilter>,
+}
+
+/// Which pages of other origins may use a rule.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HttpCorsFilter {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_origins: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_credentials: Option<bool>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_methods: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub allow_headers: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub expose_headers: Vec<String>,
+    /// Seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_age: Option<u32>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,12 +1,15 @@
 //! The routing of one host: rules by path, method, header and query, shares by weight, and filters.
 
 mod access_list;
+mod compression_policy;
+mod cors;
 mod filters;
 mod header_edits;
 mod match_regex;
 mod mirror_policy;
 mod path_index;
 mod path_rewrite;
+mod rate_limit;
 mod redirect;
 mod request;
 mod request_match;
@@ -17,11 +20,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub use access_list::AccessList;
-pub use filters::{RouteFilters, RouteReply};
+pub use compression_policy::{COMPRESSED_BYTES_MIN, CompressionPolicy, ContentCoding, is_compressible};
+pub use cors::{CORS_ITEMS_MAX, CorsPolicy, CorsPolicyError};
+pub use filters::{FilterOutcome, FilterRefusal, RouteFilters, RouteReply};
 pub use header_edits::{HeaderChanges, HeaderEditError, HeaderEdits};
 pub use match_regex::{MatchRegex, MatchRegexError};
 pub use mirror_policy::{MirrorDestination, MirrorFraction, MirrorPolicy, MirrorSet};
 pub use path_rewrite::{PathRewrite, PathRewriteError};
+pub use rate_limit::{RATE_PERIOD_MAX, RATE_REQUESTS_MAX, RateLimit, RateLimitKey, RateLimiter};
 pub use redirect::Redirect;
 pub use request::RouteRequest;
 pub use request_match::{PathMatch, RequestConditions, RequestMatch, ValueMatch};

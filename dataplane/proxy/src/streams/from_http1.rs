@@ -19,9 +19,10 @@ use ring::{Chunk, Ring, Tick};
 
 use super::replay::TeeBody;
 use super::{
-    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseWriter, StreamProgress, StreamRequest, carry,
-    heads,
+    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseWriter, StreamProgress, StreamRequest,
+    carry_filtered, heads,
 };
+use crate::compression::negotiated;
 use crate::disconnect_watcher::watch;
 use crate::mirror::MirrorBuffer;
 use crate::outcome::ExchangeOutcome;
@@ -44,6 +45,7 @@ pub(crate) async fn exchange(
     outgoing.clear();
     put_request(outgoing, client.head.view(&head), peer, permit.edits(), &mut proxy.rng.borrow_mut());
     let original = OriginalTarget::of(permit.edits(), client.head.view(&head));
+    let coding = negotiated(&permit.selected, client.head.view(&head));
     drop(head); // the receive buffer is released
     note.written(proxy, outgoing);
     client.read_buffer.detach();
@@ -65,7 +67,7 @@ pub(crate) async fn exchange(
         timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
         progress: &progress,
         backend: permit.backend().key.clone(),
-        filters: permit.selected.filters.clone(),
+        selected: permit.selected.clone(),
     };
     job.progress.request_read.set(reader.is_done());
     let mirror_buffer = MirrorBuffer::start(proxy, &permit.selected, &job.written, job.written.len());
@@ -86,7 +88,7 @@ pub(crate) async fn exchange(
         left: None,
         cookie: permit.selected.affinity.cookie,
     };
-    let ended = carry(&job, permit, link, &mut body, &mut reply).await;
+    let ended = carry_filtered(&job, permit, link, &mut body, (&mut reply, coding)).await;
     body.end(&job, &ended);
     job.progress.record_to(note);
     match ended {

@@ -21,9 +21,10 @@ use super::http2_response::{Http2ResponseWriter, drain_body};
 use super::replay::TeeBody;
 use super::stream_context::StreamContext;
 use super::{
-    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseWriter, StreamProgress, StreamRequest, carry,
-    heads, unless_gone, websocket,
+    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseWriter, StreamProgress, StreamRequest,
+    carry_filtered, heads, unless_gone, websocket,
 };
+use crate::compression::negotiated;
 use crate::connect::reach;
 use crate::mirror::MirrorBuffer;
 use crate::request_record::{RequestEnd, RequestRecord};
@@ -144,14 +145,15 @@ async fn exchange(
         timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
         progress,
         backend: permit.backend().key.clone(),
-        filters: permit.selected.filters.clone(),
+        selected: permit.selected.clone(),
     };
     job.progress.request_read.set(request.head.framing == BodyFraming::Empty);
     reply.deadlines = job.deadlines.total;
     reply.cookie = permit.selected.affinity.cookie;
     let mirror_buffer = MirrorBuffer::start(proxy, &permit.selected, &job.written, job.written.len());
     let mut body = TeeBody { body, mirror_buffer, chunked: request.head.framing == BodyFraming::Chunked };
-    let ended = carry(&job, permit, link, &mut body, reply).await;
+    let coding = negotiated(&job.selected, view);
+    let ended = carry_filtered(&job, permit, link, &mut body, (reply, coding)).await;
     body.end(&job, &ended);
     job.progress.record_to(note);
     ended

@@ -4,10 +4,12 @@
 //! the two kinds of client, `over_http1` and `over_http2` the two kinds of instance. [`carry`] connects them. HTTP/1 at
 //! both ends has a shorter path ([`super::exchange`]).
 
+mod compressed_response;
 mod expect_continue;
 mod from_http1;
 mod from_http2;
 mod http2_response;
+mod limited_body;
 mod over_http1;
 mod over_http2;
 mod replay;
@@ -27,13 +29,15 @@ use ::h2::Reason;
 use ::http::{HeaderMap, Response};
 use bytes::Bytes;
 
+use compressed_response::CompressedResponse;
 pub(super) use from_http1::exchange;
+use limited_body::LimitedBody;
 pub(super) use replay::mirror;
 pub(super) use server::serve;
 
 use codec::http::{BodyFraming, MalformedHttp, RequestHead};
 use contract::client_address::{ClientAddress, ClientScheme};
-use contract::table::{Endpoint, Protocol, RequestTimeouts, RouteFilters};
+use contract::table::{ContentCoding, Endpoint, Protocol, RequestTimeouts};
 use protocol::h2::heads;
 use protocol::http::limits::HttpLimits;
 use protocol::http::pool::PoolKey;
@@ -50,7 +54,7 @@ use super::retry::{self, ReplayableRequest, RetryBudget, RetryDecision};
 use super::route_filters::{OriginalTarget, change_response};
 use super::select::select_both;
 use super::upstream::UpstreamLink;
-use super::{LocalReply, Permit, Proxy};
+use super::{LocalReply, Permit, Proxy, SelectedEndpoint};
 
 /// The next part of a request body.
 enum BodyPart {
@@ -63,6 +67,8 @@ enum BodyFault {
     Gone,
     Stalled,
     Malformed(MalformedHttp),
+    /// It has more bytes than the route allows.
+    TooLarge(u64),
 }
 
 /// The client is gone.
@@ -178,8 +184,7 @@ struct StreamRequest<'a> {
     timing: Option<Rc<ColdStartTiming>>,
     progress: &'a StreamProgress,
     backend: Box<str>,
-    /// Of the route.
-    filters: Option<Arc<RouteFilters>>,
+    selected: SelectedEndpoint,
 }
 
 impl StreamRequest<'_> {
@@ -198,8 +203,8 @@ impl StreamRequest<'_> {
     fn answered(&self, mut answer: Response<()>) -> Response<()> {
         let now = self.proxy.ring.now();
         self.progress.activity.answer_begins(now);
-        if let Some(filters) = &self.filters {
-            change_response(&mut answer, &filters.response);
+        if let Some(changes) = self.selected.response_changes() {
+            change_response(&mut answer, changes);
         }
         if let Some(timing) = &self.timing {
             timing.add(&mut answer, now);
@@ -228,6 +233,7 @@ impl StreamRequest<'_> {
             BodyFault::Gone => AttemptOutcome::Cut,
             BodyFault::Stalled => AttemptOutcome::Refused(LocalReply::RequestBodyTimeout),
             BodyFault::Malformed(why) => AttemptOutcome::Refused(LocalReply::Malformed(why)),
+            BodyFault::TooLarge(most) => AttemptOutcome::Refused(LocalReply::BodyTooLarge(most)),
         }
     }
 }
@@ -243,6 +249,31 @@ enum StreamAbort {
 impl From<ClientGone> for StreamAbort {
     fn from(_: ClientGone) -> Self {
         Self::Client
+    }
+}
+
+/// Carries a request that has its permit and connection, with the filters of its route that see bodies. `coding` is the one
+/// that the client accepts.
+async fn carry_filtered(
+    job: &StreamRequest<'_>,
+    permit: Permit,
+    link: UpstreamLink,
+    body: &mut impl RequestBody,
+    (reply, coding): (&mut impl ResponseWriter, Option<ContentCoding>),
+) -> AttemptOutcome {
+    let filters = job.selected.filters.as_deref();
+    let body_bytes_max = filters.and_then(|filters| filters.body_bytes_max);
+    let compresses = filters.is_some_and(|filters| filters.compression.is_some());
+    if body_bytes_max.is_none() && !compresses {
+        return carry(job, permit, link, body, reply).await;
+    }
+    // Boxed: the future of each request would have room for a second one.
+    let body = &mut LimitedBody::new(body, body_bytes_max);
+    if compresses {
+        let reply = &mut CompressedResponse::new(reply, job.proxy, coding);
+        Box::pin(carry(job, permit, link, body, reply)).await
+    } else {
+        Box::pin(carry(job, permit, link, body, reply)).await
     }
 }
 

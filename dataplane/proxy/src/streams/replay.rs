@@ -77,7 +77,7 @@ async fn replay(
         deadlines: permit.deadlines(started),
         progress: &progress,
         backend: permit.backend().key.clone(),
-        filters: permit.selected.filters.clone(),
+        selected: permit.selected.clone(),
         scheme: permit.backend().scheme(),
         timing: None, // there is no client
     };

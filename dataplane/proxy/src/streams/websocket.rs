@@ -156,7 +156,7 @@ async fn open(
         timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
         progress: reply.progress,
         backend: permit.backend().key.clone(),
-        filters: permit.selected.filters.clone(),
+        selected: permit.selected.clone(),
     };
     reply.deadlines = job.deadlines.total;
     let mut budget = RetryBudget::new(true); // a GET without a body
