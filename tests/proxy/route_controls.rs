@@ -265,7 +265,8 @@ fn wrong_option_is_named_at_the_start() {
         ("cors-origin=a.test", "is not an origin"),
         ("max-body=1MB", "number of bytes"),
     ] {
-        let output = Command::new(BIN).args(["run", "--route", &format!("{HOST}=127.0.0.1:1?{option}")]).output().unwrap();
+        let output =
+            Command::new(BIN).args(["run", "--route", &format!("{HOST}=127.0.0.1:1?{option}")]).output().unwrap();
         assert!(!output.status.success());
         let errors = String::from_utf8_lossy(&output.stderr);
         assert!(errors.contains(words), "{option}: {errors}");
