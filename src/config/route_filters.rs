@@ -176,7 +176,7 @@ mod tests {
         let key = RateLimitKey::Header("X-Api-Key".into());
         assert_eq!(limits[1], RateLimit { requests: 10, period: Duration::from_secs(300), burst: 20, key });
         assert_eq!((filters.body_bytes_max, filters.compression.is_some()), (Some(1 << 20), true));
-        let cors = filters.cors.unwrap();
+        let cors = filters.cors.clone().unwrap();
         assert_eq!((cors.allow_credentials, cors.max_age), (true, Some(60)));
         assert_eq!(add_option(&mut filters, "other", ""), Ok(false));
     }
