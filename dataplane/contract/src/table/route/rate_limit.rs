@@ -14,7 +14,7 @@ use foldhash::quality::RandomState;
 use super::request::RouteRequest;
 use crate::forwarded_chain::client_ip;
 
-/// Keys that one limit tells apart: 256 KiB. With more active keys than that the limit of some begins anew.
+/// Keys that one limit tells apart: 256 KiB. With more active keys than that the limit of some starts again.
 const KEYS_MAX: usize = 1 << 14;
 /// Places of one key in the table: all are looked at.
 const WAYS: usize = 8;
