@@ -108,14 +108,14 @@ impl Drop for CompressionGuard {
 }
 
 /// A body that is being compressed. Boxed: most responses have none.
-pub(super) enum Encoder {
+pub(super) enum BodyEncoder {
     Gzip(Box<GzEncoder<Vec<u8>>>),
     Zstd(Box<ZstdEncoder<'static, Vec<u8>>>),
     /// `None` after its end.
     Brotli(Option<Box<CompressorWriter<Vec<u8>>>>),
 }
 
-impl Encoder {
+impl BodyEncoder {
     /// # Errors
     ///
     /// There is no memory.
@@ -204,7 +204,7 @@ mod tests {
         let text: Vec<u8> = (0..200_000_u32).flat_map(|n| (n / 7 % 100).to_string().into_bytes()).collect();
         for coding in ContentCoding::ALL {
             for piece in [1_000, 65_536, text.len()] {
-                let mut encoder = Encoder::new(coding).unwrap();
+                let mut encoder = BodyEncoder::new(coding).unwrap();
                 let mut all = Vec::new();
                 for bytes in text.chunks(piece) {
                     all.extend_from_slice(&encoder.encode(bytes, false, false).unwrap());
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn flushed_piece_can_be_decoded_before_the_next() {
         for coding in ContentCoding::ALL {
-            let mut encoder = Encoder::new(coding).unwrap();
+            let mut encoder = BodyEncoder::new(coding).unwrap();
             let first = encoder.encode(b"data: 1\n\n", true, false).unwrap();
             let mut out = [0; 9];
             match coding {

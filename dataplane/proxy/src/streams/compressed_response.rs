@@ -9,7 +9,7 @@ use contract::table::ContentCoding;
 
 use super::{ClientGone, ResponseWriter};
 use crate::Proxy;
-use crate::compression::{CompressionGuard, Encoder, is_eligible, mark_compressed, mark_varying};
+use crate::compression::{BodyEncoder, CompressionGuard, is_eligible, mark_compressed, mark_varying};
 
 /// Passes a response on, compressed if its head allows it.
 pub(super) struct CompressedResponse<'a, R> {
@@ -17,7 +17,7 @@ pub(super) struct CompressedResponse<'a, R> {
     proxy: &'a Proxy,
     /// That the client accepts.
     coding: Option<ContentCoding>,
-    encoder: Option<(Encoder, CompressionGuard)>,
+    encoder: Option<(BodyEncoder, CompressionGuard)>,
     /// The end of the body is not known from the start, so that each piece may be all for a while.
     flushes: bool,
 }
@@ -35,7 +35,7 @@ impl<'a, R> CompressedResponse<'a, R> {
         let Some(coding) = self.coding.filter(|_| !ends) else { return };
         let Some(guard) = CompressionGuard::take(self.proxy) else { return };
         // Without an encoder the response goes as it is.
-        let Ok(encoder) = Encoder::new(coding) else { return };
+        let Ok(encoder) = BodyEncoder::new(coding) else { return };
         self.flushes = !answer.headers().contains_key(::http::header::CONTENT_LENGTH);
         mark_compressed(answer.headers_mut(), coding);
         self.proxy.counters.compression.responses[coding as usize].fetch_add(1, Relaxed);

@@ -50,11 +50,11 @@ pub struct RateLimiter {
     limit: RateLimit,
     hasher: RandomState,
     /// One for a whole rule, else [`KEYS_MAX`].
-    buckets: Box<[Bucket]>,
+    buckets: Box<[TokenBucket]>,
 }
 
 #[derive(Debug, Default)]
-struct Bucket {
+struct TokenBucket {
     /// Hash of the key.
     key: AtomicU64,
     /// In nanoseconds of the caller's clock.
@@ -81,7 +81,7 @@ impl RateLimiter {
     #[must_use]
     pub fn new(limit: RateLimit) -> Self {
         let count = if limit.key == RateLimitKey::Rule { 1 } else { KEYS_MAX };
-        let buckets = std::iter::repeat_with(Bucket::default).take(count).collect();
+        let buckets = std::iter::repeat_with(TokenBucket::default).take(count).collect();
         Self { limit, hasher: RandomState::default(), buckets }
     }
 
@@ -132,7 +132,7 @@ impl RateLimiter {
 
     /// The bucket of a key. Two cores that take a place for two keys at once count them together once, which errs towards
     /// the limit.
-    fn bucket(&self, key: u64, now: u64) -> &Bucket {
+    fn bucket(&self, key: u64, now: u64) -> &TokenBucket {
         if self.buckets.len() == 1 {
             return &self.buckets[0];
         }
