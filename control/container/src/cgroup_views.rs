@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::fs::{Mode, OFlags, mkdirat, openat, symlinkat};
 use rustix::mount::{MountAttrFlags, MountFlags};
 
 use crate::kernel_filesystems::open_below;
@@ -57,9 +57,18 @@ impl CgroupTrees {
             let place = openat(&top, name.as_str(), OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
             attach(tree, place)?;
             set_flags(tree, flags())?;
+            link_controllers(&top, name)?;
         }
         set_flags(&top, MountFlags::RDONLY)
     }
+}
+
+/// Several controllers may share a hierarchy, `cpu,cpuacct`: programs look for each of them by its own name.
+fn link_controllers(top: &OwnedFd, name: &str) -> io::Result<()> {
+    for controller in name.split(',').filter(|controller| *controller != name) {
+        symlinkat(name, top, controller)?;
+    }
+    Ok(())
 }
 
 fn flags() -> MountFlags {

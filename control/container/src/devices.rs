@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use rustix::fs::{AtFlags, FileType, Mode, chmodat, makedev, mkdirat, mknodat, symlinkat};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, Uid, chmodat, chownat, makedev, mkdirat, mknodat, symlinkat};
 use rustix::mount::{MountAttrFlags, MoveMountFlags, move_mount};
 
 use crate::limits::{DEVICES_BYTES_MAX, SHARED_MEMORY_BYTES_MAX};
@@ -63,6 +63,16 @@ impl DeviceFilesystem {
             mkdirat(&top, *name, FOLDER_MODE)?;
         }
         Ok(Self { top, subfolders })
+    }
+
+    /// It belongs to the user `owner` of the host.
+    pub(crate) fn give_to(&self, owner: u32) -> io::Result<()> {
+        let (owner, group) = (Some(Uid::from_raw(owner)), Some(Gid::from_raw(owner)));
+        for (name, ..) in DEVICES {
+            chownat(&self.top, name, owner, group, AtFlags::SYMLINK_NOFOLLOW)?;
+        }
+        let folders = self.subfolders.iter().map(|(_, tree)| tree).chain([&self.top]);
+        folders.into_iter().try_for_each(|folder| Ok(chownat(folder, "", owner, group, AtFlags::EMPTY_PATH)?))
     }
 
     /// Lays it over `folder`.

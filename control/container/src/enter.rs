@@ -15,13 +15,14 @@ use rustix::process::{DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpabl
 use serde::{Deserialize, Serialize};
 
 use crate::launch::{
-    LaunchError, Variables, become_user, close_inherited, enter_working_dir, filter_for, not_prepared, start,
+    LaunchError, Variables, become_user, close_inherited, enter_working_dir, filter_for, not_prepared, own_streams, start,
 };
 use crate::parent::Parent;
 use crate::path_text;
 use crate::scope;
 use crate::terminal;
 use crate::user::{self, UserSpec};
+use crate::user_namespace::{self, host_id};
 
 /// The properties of the process, except its command and its variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +31,8 @@ pub struct ExecSpec {
     #[serde(with = "path_text")]
     pub working_dir: Option<PathBuf>,
     pub user: UserSpec,
+    /// As in the container's own specification.
+    pub first_host_id: Option<u32>,
     pub capabilities: u64,
     /// The parent's process, as the parent calls it.
     pub parent: i32,
@@ -69,11 +72,15 @@ impl ExecSpec {
         if self.stdin == ExecStdin::Terminal {
             terminal::take_controlling().map_err(|why| format!("the terminal cannot be taken: {why}"))?;
         }
-        join().map_err(|why| format!("the container's namespaces cannot be entered: {why}"))?;
+        let first = join().map_err(|why| format!("the container's namespaces cannot be entered: {why}"))?;
         umask(Mode::from_raw_mode(0o022));
         let root = root().map_err(to_message)?;
         let credentials = user::resolve(&root, &self.user)?;
         drop(root);
+        if let Some(id) = self.first_host_id {
+            own_streams(host_id(id, credentials.uid));
+            user_namespace::enter(first).map_err(|why| format!("the user namespace cannot be entered: {why}"))?;
+        }
         if let Some(folder) = &self.working_dir {
             enter_working_dir(folder)?;
         }
@@ -84,18 +91,19 @@ impl ExecSpec {
     }
 }
 
-fn join() -> io::Result<()> {
+/// Enters the namespaces of the container but that of its users, and returns its first process.
+fn join() -> io::Result<OwnedFd> {
     let first = pidfd_open(Pid::INIT, PidfdFlags::empty())?;
     let identity = |path: &str| std::fs::metadata(path).map(|found| (found.dev(), found.ino()));
     let host = identity("/")?;
     let namespaces =
         CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWCGROUP;
-    setns(first, namespaces)?;
+    setns(&first, namespaces)?;
     // The container's first process enters its root in one of its last steps.
     if identity("/")? == host {
         return Err(io::Error::other("the container is still starting; try again"));
     }
-    Ok(())
+    Ok(first)
 }
 
 fn root() -> io::Result<OwnedFd> {

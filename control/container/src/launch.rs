@@ -27,6 +27,7 @@ use crate::scope;
 use crate::seccomp::SeccompFilter;
 use crate::spec::ContainerSpec;
 use crate::user::ProcessCredentials;
+use crate::user_namespace::{self, UserNamespace, UserNamespaceTools};
 
 /// As in shells: the program exists and cannot be run.
 pub const EXIT_NOT_RUNNABLE: u8 = 126;
@@ -68,8 +69,14 @@ impl PreparedContainer {
 
     /// Becomes `command` in the container. Returns only if that failed.
     #[must_use]
-    pub fn become_container(self, spec: &ContainerSpec, command: &[OsString], variables: Variables) -> LaunchError {
-        match self.enter(spec) {
+    pub fn become_container(
+        self,
+        spec: &ContainerSpec,
+        command: &[OsString],
+        variables: Variables,
+        tools: Option<&UserNamespaceTools>,
+    ) -> LaunchError {
+        match self.enter(spec, tools) {
             Ok(credentials) => {
                 let filter = filter_for(spec.capabilities);
                 start(&filter, command, variables.with_home(&credentials.home), false)
@@ -78,14 +85,20 @@ impl PreparedContainer {
         }
     }
 
-    fn enter(self, spec: &ContainerSpec) -> Result<ProcessCredentials, String> {
+    fn enter(self, spec: &ContainerSpec, tools: Option<&UserNamespaceTools>) -> Result<ProcessCredentials, String> {
         let to_message = |why: io::Error| why.to_string();
         umask(Mode::from_raw_mode(0o022));
         // Paths in /proc/self/cgroup begin at its own group, as they do in what is mounted.
         unshare(CloneFlags::CLONE_NEWCGROUP).map_err(|why| format!("a control group namespace: {why}"))?;
         sethostname(&spec.hostname).map_err(|why| format!("host name {}: {why}", spec.hostname))?;
-        let (root, credentials) = rootfs::assemble(spec, self.kernel)?;
+        let users = spec.first_host_id.map(|first| user_namespace(first, tools)).transpose()?;
+        let (root, credentials) = rootfs::assemble(spec, self.kernel, users.as_ref())?;
         rootfs::enter(root).map_err(|why| format!("its root cannot be entered: {why}"))?;
+        if let Some(users) = users {
+            user_namespace::check(&credentials)?;
+            own_streams(users.host_id(credentials.uid));
+            users.enter().map_err(|why| format!("its user namespace cannot be entered: {why}"))?;
+        }
         if let Some(folder) = &spec.working_dir {
             enter_working_dir(folder)?;
         }
@@ -94,6 +107,11 @@ impl PreparedContainer {
         self.parent.die_with().map_err(to_message)?;
         Ok(credentials)
     }
+}
+
+fn user_namespace(first: u32, tools: Option<&UserNamespaceTools>) -> Result<UserNamespace, String> {
+    let tools = tools.ok_or("this program makes no user namespaces")?;
+    UserNamespace::create(first, tools).map_err(|why| format!("a user namespace: {why}"))
 }
 
 /// The variables of a process, in their order.
@@ -150,19 +168,23 @@ pub(crate) fn become_user(credentials: &ProcessCredentials, capabilities: u64) -
         return Err(io::Error::other("capabilities cannot be limited; grant the appliance CAP_SETPCAP"));
     }
     capabilities::limit_bounding_set(kept, CapabilitySet::all())?;
-    // A program that opens `/dev/stdout` opens a pipe again, which only its owner may. If its owner cannot be changed, the program can
-    // still write to what it has.
-    for stream in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
-        if is_own_stream(stream) {
-            let _ = fchown(stream, Some(rustix::fs::Uid::from_raw(credentials.uid)), None);
-        }
-    }
+    own_streams(credentials.uid);
     let groups: Vec<Gid> = credentials.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
     setgroups(&groups)?;
     setgid(Gid::from_raw(credentials.gid))?;
     setuid(Uid::from_raw(credentials.uid))?;
     capabilities::limit_own(kept)?;
     Ok(rustix::thread::set_no_new_privs(true)?)
+}
+
+/// A program that opens `/dev/stdout` opens a pipe again, which only its owner may. If its owner cannot be changed, the program
+/// can still write to what it has.
+pub(crate) fn own_streams(uid: u32) {
+    for stream in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
+        if is_own_stream(stream) {
+            let _ = fchown(stream, Some(rustix::fs::Uid::from_raw(uid)), None);
+        }
+    }
 }
 
 /// Made for this process alone, as a pipe and a terminal are. The null device is the host's and all processes share it.

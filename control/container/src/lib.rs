@@ -29,6 +29,7 @@ mod spec;
 mod targets;
 pub mod terminal;
 pub mod user;
+pub mod user_namespace;
 
 pub use devices::create_device_nodes;
 pub use enter::{ExecSpec, ExecStdin};

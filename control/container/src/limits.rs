@@ -6,6 +6,8 @@ pub const LAYERS_MAX: usize = 480;
 pub const USER_DATABASE_BYTES_MAX: u64 = 4 << 20;
 /// Supplementary groups of a process: as many as Linux has had since 2.6.4.
 pub const GROUPS_MAX: usize = 65_536;
+/// Users and groups of a container with a user namespace: what distributions use, and what Kubernetes gives.
+pub const USER_IDS: u32 = 65_536;
 /// Symbolic links that are followed to a mount path that does not exist: as many as the kernel follows.
 pub const LINKS_MAX: usize = 40;
 /// Size of a container's `/dev`, which holds nodes and links only.

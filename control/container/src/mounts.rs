@@ -17,9 +17,10 @@ use rustix::mount::{
 pub(crate) const INERT: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV).union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
-/// A file system of this kind, mounted nowhere.
+/// A file system of this kind, mounted nowhere. Its source in `/proc/mounts` is the name of its kind, as in other runtimes.
 pub(crate) fn new_filesystem(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) -> io::Result<OwnedFd> {
     let fresh = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(fresh.as_fd(), "source", kind)?;
     for (name, value) in options {
         fsconfig_set_string(fresh.as_fd(), *name, *value)?;
     }

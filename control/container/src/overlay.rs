@@ -17,16 +17,25 @@ use rustix::mount::{
 };
 
 use crate::limits::{LAYERS_MAX, SCRATCH_BYTES_MAX};
-use crate::mounts::{descriptor_path, new_filesystem};
+use crate::mounts::{clone_of, descriptor_path, new_filesystem};
+use crate::user_namespace::UserNamespace;
 
-/// Mounts `layers`, the last of which is the top, below `scratch`, and returns the descriptor of the root.
-pub(crate) fn mount_layers(layers: &[PathBuf], scratch: &Path) -> Result<OwnedFd, String> {
+/// Mounts `layers`, the last of which is the top, below `scratch`, for these `users`, and returns the descriptor of the root.
+pub(crate) fn mount_layers(
+    layers: &[PathBuf],
+    scratch: &Path,
+    users: Option<&UserNamespace>,
+) -> Result<OwnedFd, String> {
     if layers.is_empty() || layers.len() > LAYERS_MAX {
         return Err(format!("the image has {} layers; a container can have 1 to {LAYERS_MAX}", layers.len()));
     }
     let opened: Vec<OwnedFd> = layers.iter().rev().map(|layer| open_dir(layer)).collect::<Result<_, _>>()?;
+    let opened = match users {
+        None => opened,
+        Some(users) => map_layers(&opened, scratch, users).map_err(|why| format!("the image's layers: {why}"))?,
+    };
     let top_of_image = layers.last().map(PathBuf::as_path).unwrap_or(scratch);
-    match Writable::create(scratch, top_of_image).and_then(|writable| writable.mount_over(&opened)) {
+    match Writable::create(scratch, top_of_image, users).and_then(|writable| writable.mount_over(&opened)) {
         Err(why) if is_unfit(&why) => {
             eprintln!(
                 "sluicegate: {}: overlayfs cannot write here ({why}); files are stored in memory",
@@ -34,7 +43,7 @@ pub(crate) fn mount_layers(layers: &[PathBuf], scratch: &Path) -> Result<OwnedFd
             );
             let in_memory = || {
                 cover_with_memory(scratch)?;
-                Writable::create(scratch, top_of_image)?.mount_over(&opened)
+                Writable::create(scratch, top_of_image, users)?.mount_over(&opened)
             };
             in_memory().map_err(|why| format!("the image's layers cannot be mounted: {why}"))
         }
@@ -42,6 +51,21 @@ pub(crate) fn mount_layers(layers: &[PathBuf], scratch: &Path) -> Result<OwnedFd
             mounted.map_err(|why| format!("the image's layers cannot be mounted at {}: {why}", scratch.display()))
         }
     }
+}
+
+/// The same layers, whose files belong to `users`. Overlayfs takes only layers that are attached somewhere, so each is, below
+/// `scratch`.
+fn map_layers(layers: &[OwnedFd], scratch: &Path, users: &UserNamespace) -> io::Result<Vec<OwnedFd>> {
+    let folder = scratch.join("layers");
+    fs::create_dir(&folder)?;
+    let map = |(number, layer): (usize, &OwnedFd)| {
+        let (mapped, place) = (clone_of(layer)?, folder.join(number.to_string()));
+        fs::create_dir(&place)?;
+        users.map(&mapped)?;
+        move_mount(&mapped, "", CWD, &place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
+        Ok(mapped)
+    };
+    layers.iter().enumerate().map(map).collect()
 }
 
 /// Overlayfs cannot write to the file system of the scratch folder: it is an overlay itself, or a network file system.
@@ -59,13 +83,14 @@ struct Writable {
 
 impl Writable {
     /// In `scratch`. The root has the owner and the mode that the image's top layer gives it.
-    fn create(scratch: &Path, top_of_image: &Path) -> io::Result<Self> {
+    fn create(scratch: &Path, top_of_image: &Path, users: Option<&UserNamespace>) -> io::Result<Self> {
         let [upper, work, merged] = ["upper", "work", "merged"].map(|name| scratch.join(name));
         for folder in [&upper, &work, &merged] {
             fs::create_dir(folder)?;
         }
         let root = fs::metadata(top_of_image)?;
-        chown(&upper, Some(root.uid()), Some(root.gid()))?;
+        let [user, group] = [root.uid(), root.gid()].map(|id| users.map_or(id, |users| users.host_id(id)));
+        chown(&upper, Some(user), Some(group))?;
         fs::set_permissions(&upper, fs::Permissions::from_mode(root.mode() & 0o7777))?;
         let folder = |path: &Path| open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
         Ok(Self { upper: folder(&upper)?, work: folder(&work)?, merged })
@@ -80,6 +105,7 @@ impl Writable {
 
     fn mount_by_descriptor(&self, layers: &[OwnedFd]) -> rustix::io::Result<OwnedFd> {
         let fresh = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_set_string(fresh.as_fd(), "source", "overlay")?;
         for layer in layers {
             fsconfig_set_string(fresh.as_fd(), "lowerdir+", descriptor_path(layer))?;
         }
@@ -161,7 +187,7 @@ mod tests {
     fn layers_are_mounted_by_options_too() {
         with_own_mounts(|scratch, layers| {
             let opened: Vec<_> = layers.iter().rev().map(|layer| open_dir(layer).unwrap()).collect();
-            let writable = Writable::create(scratch, &layers[1]).unwrap();
+            let writable = Writable::create(scratch, &layers[1], None).unwrap();
             writable.mount_by_options(&opened).unwrap();
             reads_top_and_writes(&scratch.join("merged"));
             assert!(scratch.join("upper/new").exists());
@@ -172,10 +198,10 @@ mod tests {
     #[test]
     fn scratch_on_overlay_is_kept_in_memory() {
         with_own_mounts(|scratch, layers| {
-            drop(mount_layers(layers, scratch).unwrap());
+            drop(mount_layers(layers, scratch, None).unwrap());
             let nested = scratch.join("merged/nested");
             fs::create_dir(&nested).unwrap();
-            drop(mount_layers(layers, &nested).unwrap());
+            drop(mount_layers(layers, &nested, None).unwrap());
             reads_top_and_writes(&nested.join("merged"));
             assert!(nested.join("upper/new").exists());
             for mounted in [&nested, &scratch.join("merged")] {
@@ -187,6 +213,6 @@ mod tests {
 
     #[test]
     fn image_without_layers_is_refused() {
-        assert!(mount_layers(&[], Path::new("/nowhere")).unwrap_err().contains("0 layers"));
+        assert!(mount_layers(&[], Path::new("/nowhere"), None).unwrap_err().contains("0 layers"));
     }
 }

@@ -18,8 +18,9 @@ use crate::limits::TMP_BYTES_MAX;
 use crate::mounts::{attach, clone_of, clone_tree, descriptor_path, new_filesystem, set_flags};
 use crate::overlay::mount_layers;
 use crate::spec::{BindMount, ContainerSpec};
-use crate::targets::{TargetKind, open_in_root, open_or_create};
+use crate::targets::{RootFolder, TargetKind, open_in_root, open_or_create};
 use crate::user::{self, ProcessCredentials};
+use crate::user_namespace::UserNamespace;
 
 const TMP: &str = "/tmp";
 const RESOLVER: &str = "/etc/resolv.conf";
@@ -35,13 +36,15 @@ pub(crate) struct KernelFilesystems {
 pub(crate) fn assemble(
     spec: &ContainerSpec,
     kernel: KernelFilesystems,
+    users: Option<&UserNamespace>,
 ) -> Result<(OwnedFd, ProcessCredentials), String> {
     let failed = |what: &'static str| move |why: io::Error| format!("{what} of the container cannot be mounted: {why}");
     // Everything of the host is held before anything of the image is in sight.
     let cgroups = cgroup_views::open(&spec.cgroups);
-    let binds = open_sources(spec)?;
-    let root = mount_layers(&spec.layers, &spec.scratch)?;
-    let credentials = user::resolve(&root, &spec.user)?;
+    let host_id = |id: u32| users.map_or(id, |users| users.host_id(id));
+    let binds = open_sources(spec, users)?;
+    let root = RootFolder { top: mount_layers(&spec.layers, &spec.scratch, users)?, owner: host_id(0) };
+    let credentials = user::resolve(&root.top, &spec.user)?;
 
     let proc = clone_proc().and_then(|tree| attach(tree, kernel_folder(&root, "proc")?));
     proc.map_err(failed("/proc"))?;
@@ -51,22 +54,25 @@ pub(crate) fn assemble(
         cgroups.mount(&kernel.sys)
     };
     sys().map_err(failed("/sys"))?;
-    let devices = kernel_folder(&root, "dev").and_then(|folder| kernel.devices.mount(folder));
-    devices.map_err(failed("/dev"))?;
+    let devices = || {
+        users.map_or(Ok(()), |users| kernel.devices.give_to(users.host_id(0)))?;
+        kernel.devices.mount(kernel_folder(&root, "dev")?)
+    };
+    devices().map_err(failed("/dev"))?;
     create_tmp(&root, spec).map_err(failed(TMP))?;
 
     for (tree, bind) in binds {
         if bind.is_own {
-            chown(descriptor_path(&tree), Some(credentials.uid), Some(credentials.gid))
+            chown(descriptor_path(&tree), Some(host_id(credentials.uid)), Some(host_id(credentials.gid)))
                 .map_err(|why| format!("mountPath {} cannot change its owner: {why}", bind.target.display()))?;
         }
         mount_bind(&root, &tree, &bind)
             .map_err(|why| format!("mountPath {} cannot be mounted: {why}", bind.target.display()))?;
     }
     if spec.read_only_root {
-        set_flags(&root, MountFlags::RDONLY).map_err(|why| format!("the root cannot be made read-only: {why}"))?;
+        set_flags(&root.top, MountFlags::RDONLY).map_err(|why| format!("the root cannot be made read-only: {why}"))?;
     }
-    Ok((root, credentials))
+    Ok((root.top, credentials))
 }
 
 /// The root is the only one from now on: nothing leads to the host's any more.
@@ -80,17 +86,25 @@ pub(crate) fn enter(root: OwnedFd) -> io::Result<()> {
 }
 
 /// Copies of what will be bound, outer targets before those inside them: files that the platform writes first, then
-/// volumes, which may cover those.
-fn open_sources(spec: &ContainerSpec) -> Result<Vec<(OwnedFd, BindMount)>, String> {
-    let files = write_files(spec)
+/// volumes, which may cover those. Files on volumes belong to `users`.
+fn open_sources(
+    spec: &ContainerSpec,
+    users: Option<&UserNamespace>,
+) -> Result<Vec<(OwnedFd, BindMount)>, String> {
+    let files = write_files(spec, users.map_or(0, |users| users.host_id(0)))
         .map_err(|why| format!("{}: files of the container cannot be written: {why}", spec.scratch.display()))?;
     let mut volumes = spec.mounts.clone();
     volumes.sort_by_key(|bind| bind.target.components().count());
-    let clone = |bind: BindMount| match clone_volume(&bind.source, bind.sub_path.as_deref()) {
-        Ok(tree) => Ok((tree, bind)),
-        Err(why) => Err(format!("mountPath {} cannot be mounted: {why}", bind.target.display())),
+    let clone = |bind: BindMount, users: Option<&UserNamespace>| {
+        let tree = clone_volume(&bind.source, bind.sub_path.as_deref());
+        let mapped = tree.and_then(|tree| users.map_or(Ok(()), |users| users.map(&tree)).map(|()| tree));
+        match mapped {
+            Ok(tree) => Ok((tree, bind)),
+            Err(why) => Err(format!("mountPath {} cannot be mounted: {why}", bind.target.display())),
+        }
     };
-    files.into_iter().chain(volumes).map(clone).collect()
+    let files = files.into_iter().map(|bind| clone(bind, None));
+    files.chain(volumes.into_iter().map(|bind| clone(bind, users))).collect()
 }
 
 /// A copy of the mount at `source`, or at `sub_path` below it. Programs that share the volume may put a link there, so that
@@ -101,8 +115,8 @@ pub fn clone_volume(source: &Path, sub_path: Option<&Path>) -> io::Result<OwnedF
     clone_of(open_in_root(&volume, sub_path, OFlags::PATH)?)
 }
 
-/// RT-FS-05, RT-FS-06, RT-FS-07: `/etc/hosts`, `/etc/hostname` and `/etc/resolv.conf`.
-fn write_files(spec: &ContainerSpec) -> io::Result<Vec<BindMount>> {
+/// RT-FS-05, RT-FS-06, RT-FS-07: `/etc/hosts`, `/etc/hostname` and `/etc/resolv.conf`. The first two belong to `owner`.
+fn write_files(spec: &ContainerSpec, owner: u32) -> io::Result<Vec<BindMount>> {
     let folder = spec.scratch.join("etc");
     fs::DirBuilder::new().mode(0o755).create(&folder)?;
     let hostname = &spec.hostname;
@@ -114,6 +128,9 @@ fn write_files(spec: &ContainerSpec) -> io::Result<Vec<BindMount>> {
         let source = folder.join(name);
         let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(&source)?;
         io::Write::write_all(&mut file, text.as_bytes())?;
+        if owner != 0 {
+            chown(&source, Some(owner), Some(owner))?;
+        }
         binds.push(BindMount {
             source,
             sub_path: None,
@@ -131,10 +148,10 @@ fn write_files(spec: &ContainerSpec) -> io::Result<Vec<BindMount>> {
 }
 
 /// A folder of this name at the top of the image: never a link, which could lead what the kernel tells elsewhere.
-fn kernel_folder(root: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+fn kernel_folder(root: &RootFolder, name: &str) -> io::Result<OwnedFd> {
     match mkdirat(root, name, Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(Errno::EXIST) => {}
-        Err(why) => return Err(why.into()),
+        Err(Errno::EXIST) => {}
+        made => made.and_then(|()| root.own(root, name))?,
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     openat(root, name, flags, Mode::empty()).map_err(|why| match why {
@@ -144,7 +161,7 @@ fn kernel_folder(root: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
 }
 
 /// RT-FS-02: every program may write to `/tmp`; in memory, where the root cannot be written to.
-fn create_tmp(root: &OwnedFd, spec: &ContainerSpec) -> io::Result<()> {
+fn create_tmp(root: &RootFolder, spec: &ContainerSpec) -> io::Result<()> {
     if matches!(open_in_root(root, Path::new(TMP), OFlags::PATH), Err(Errno::NOENT)) {
         let made = open_or_create(root, Path::new(TMP), TargetKind::Folder)?;
         // By the descriptor: the path may be a link of the image's.
@@ -160,7 +177,7 @@ fn create_tmp(root: &OwnedFd, spec: &ContainerSpec) -> io::Result<()> {
     attach(memory, open_or_create(root, Path::new(TMP), TargetKind::Folder)?)
 }
 
-fn mount_bind(root: &OwnedFd, tree: &OwnedFd, bind: &BindMount) -> io::Result<()> {
+fn mount_bind(root: &RootFolder, tree: &OwnedFd, bind: &BindMount) -> io::Result<()> {
     attach(tree, open_or_create(root, &bind.target, TargetKind::of(tree)?)?)?;
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
     flags.set(MountFlags::RDONLY, bind.read_only);

@@ -31,6 +31,8 @@ pub struct ContainerSpec {
     #[serde(with = "path_text")]
     pub working_dir: Option<PathBuf>,
     pub user: UserSpec,
+    /// With a user namespace: the host's id of the root inside. The host's next 65,535 ids follow.
+    pub first_host_id: Option<u32>,
     /// Its capabilities, as bits (capabilities(7)).
     pub capabilities: u64,
     /// The parent's process, as the parent calls it. The container ends if that has ended meanwhile.

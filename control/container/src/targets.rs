@@ -6,12 +6,13 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    FileType, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, fstat, fstatfs, mkdirat, openat, openat2, readlinkat,
+    AtFlags, FileType, Gid, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, Uid, chownat, fstat, fstatfs, mkdirat, openat,
+    openat2, readlinkat,
 };
 use rustix::io::Errno;
 
@@ -19,6 +20,32 @@ use crate::limits::LINKS_MAX;
 
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
+
+/// The root of a container, below which targets are found or made.
+pub(crate) struct RootFolder {
+    pub(crate) top: OwnedFd,
+    /// Owns what is made: the container's root.
+    pub(crate) owner: u32,
+}
+
+impl AsFd for RootFolder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.top.as_fd()
+    }
+}
+
+impl RootFolder {
+    /// `name` was made in `folder`.
+    pub(crate) fn own(&self, folder: impl AsFd, name: impl rustix::path::Arg) -> rustix::io::Result<()> {
+        match self.owner {
+            0 => Ok(()), // as it is
+            id => {
+                let (user, group) = (Uid::from_raw(id), Gid::from_raw(id));
+                chownat(folder, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)
+            }
+        }
+    }
+}
 
 /// The type of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +75,7 @@ pub(crate) fn open_in_root(root: impl AsFd, path: &Path, flags: OFlags) -> rusti
 }
 
 /// The entry at `path`, created if it is missing, with the folders above it. Its type fits a mount of `kind`.
-pub(crate) fn open_or_create(root: &OwnedFd, path: &Path, kind: TargetKind) -> io::Result<OwnedFd> {
+pub(crate) fn open_or_create(root: &RootFolder, path: &Path, kind: TargetKind) -> io::Result<OwnedFd> {
     let target = create(root, path, kind, &mut LINKS_MAX.clone())?;
     if TargetKind::of(&target)? != kind {
         let (is, wanted) = match kind {
@@ -64,7 +91,7 @@ pub(crate) fn open_or_create(root: &OwnedFd, path: &Path, kind: TargetKind) -> i
     Ok(target)
 }
 
-fn create(root: &OwnedFd, path: &Path, kind: TargetKind, links: &mut usize) -> io::Result<OwnedFd> {
+fn create(root: &RootFolder, path: &Path, kind: TargetKind, links: &mut usize) -> io::Result<OwnedFd> {
     match open_in_root(root, path, OFlags::PATH) {
         Err(Errno::NOENT) => {}
         opened => return Ok(opened?),
@@ -93,7 +120,7 @@ fn create(root: &OwnedFd, path: &Path, kind: TargetKind, links: &mut usize) -> i
 
 /// Makes `name` in `folder`, which `above` led to. A link to nothing is followed, and what it names is made.
 fn create_one(
-    root: &OwnedFd,
+    root: &RootFolder,
     (folder, above): (&OwnedFd, &Path),
     name: &OsStr,
     kind: TargetKind,
@@ -106,14 +133,14 @@ fn create_one(
     }
     match kind {
         TargetKind::Folder => match mkdirat(folder, name, FOLDER_MODE) {
-            Err(Errno::EXIST) | Ok(()) => {}
-            Err(why) => return Err(why.into()),
+            Err(Errno::EXIST) => {}
+            made => made.and_then(|()| root.own(folder, name))?,
         },
         TargetKind::File => {
             let fresh = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
             match openat(folder, name, fresh, FILE_MODE) {
-                Err(Errno::EXIST) | Ok(_) => {}
-                Err(why) => return Err(why.into()),
+                Err(Errno::EXIST) => {}
+                made => made.and_then(|_| root.own(folder, name))?,
             }
         }
     }
@@ -135,15 +162,15 @@ mod tests {
     use super::*;
     use crate::mounts::descriptor_path;
 
-    fn root() -> (tempfile::TempDir, OwnedFd) {
+    fn root() -> (tempfile::TempDir, RootFolder) {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("root/etc")).unwrap();
         fs::create_dir_all(dir.path().join("host")).unwrap();
         let root = rustix::fs::open(dir.path().join("root"), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        (dir, root)
+        (dir, RootFolder { top: root, owner: 0 })
     }
 
-    fn made(root: &OwnedFd, path: &str, kind: TargetKind) -> PathBuf {
+    fn made(root: &RootFolder, path: &str, kind: TargetKind) -> PathBuf {
         fs::read_link(descriptor_path(&open_or_create(root, Path::new(path), kind).unwrap())).unwrap()
     }
 

@@ -95,7 +95,12 @@ pub const RUNNING_READY_AFTER: Duration = Duration::from_secs(1);
 /// A sidecar that ran for this long was healthy, and its next failure is the first one again.
 pub const SIDECAR_HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
-/// Maximum processes and threads of an instance with a control group: far above what servers have, far below what would
+/// The first id of this host that users in user namespaces have: above what systemd gives to containers (up to 0x6fffffff).
+pub const USER_ID_MIN: u32 = 0x7000_0000;
+/// Instances with a user namespace at a time: as many blocks of 65,536 ids as there are below systemd's next range.
+pub const USER_ID_BLOCKS_MAX: u32 = 4094;
+
+/// Maximum processes and threads of a container, or of a process with a control group of its own: far above what servers have, far below what would
 /// keep the host from starting anything.
 pub const GROUP_PIDS_MAX: u32 = 4096;
 /// Length of an instance's host name: what a kubelet allows, one less than the kernel.

@@ -148,6 +148,8 @@ pub struct InstanceCredentials {
     pub run_as_non_root: bool,
     /// Its capabilities, if it is root.
     pub capabilities: Capabilities,
+    /// `hostUsers: false`: its users are others than the host's, also its root. Containers only.
+    pub has_user_namespace: bool,
 }
 
 /// A question that an instance is asked again and again.

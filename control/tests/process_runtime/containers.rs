@@ -14,7 +14,7 @@ use super::*;
 const BUSYBOX: &str = "/bin/busybox";
 
 /// `None`: containers cannot be tried here, and the log says why.
-fn image(host: &TestRuntimeHost, name: &str) -> Option<ContainerImage> {
+pub(super) fn image(host: &TestRuntimeHost, name: &str) -> Option<ContainerImage> {
     if !may_mount() || !Path::new(BUSYBOX).exists() {
         eprintln!("skipped: containers need root, and this test {BUSYBOX} (Debian's busybox-static)");
         return None;
@@ -33,7 +33,7 @@ fn image(host: &TestRuntimeHost, name: &str) -> Option<ContainerImage> {
     Some(ContainerImage { layers: [layer].into(), user: String::new(), stop_signal: Signal::TERM, pin: Arc::new(()) })
 }
 
-fn container(image: &ContainerImage, script: &str) -> InstanceSpec {
+pub(super) fn container(image: &ContainerImage, script: &str) -> InstanceSpec {
     let mut spec = InstanceSpec { image: Some(image.clone()), ..shell(script) };
     // As images say it: there is no host's to fall back on.
     spec.env.insert(0, ("PATH".into(), "/bin".into()));
@@ -45,7 +45,7 @@ const SERVE: &str =
     "trap 'echo bye; exit 0' TERM; httpd -p 127.0.0.1:$PORT -h /etc; echo up; while :; do sleep 1000 & wait $!; done";
 
 /// What mounts, folders and control groups of `host` are there.
-async fn nothing_left(host: &TestRuntimeHost, id: u64) {
+pub(super) async fn nothing_left(host: &TestRuntimeHost, id: u64) {
     let path = host.dir.path().to_str().unwrap();
     assert!(!fs::read_to_string("/proc/self/mountinfo").unwrap().contains(path));
     let folder = host.folder().join(format!("{id}.rootfs"));

@@ -12,6 +12,7 @@ mod ports;
 mod prefork_pool;
 mod probes;
 mod sidecars;
+mod user_namespaces;
 mod volumes;
 
 use std::fs;

@@ -44,4 +44,4 @@ pub mod trusted_proxies;
 
 // For crates that do not depend on `ring`: the process runtime attaches cgroup port programs to instances, the others
 // keep memory small.
-pub use ring::{allocator, cgroup_ports, code_pages};
+pub use ring::{allocator, cgroup_ports, code_pages, idmapped_mount};

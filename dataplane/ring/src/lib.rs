@@ -5,7 +5,7 @@
 //! them. So a dropped future never frees memory that is still written to, and bytes that had arrived wait
 //! for the next [`RingStream::recv`].
 //!
-//! [`cgroup_ports`], [`code_pages`] and [`allocator`] do not use the loop: they are wrappers of kernel and
+//! [`cgroup_ports`], [`idmapped_mount`], [`code_pages`] and [`allocator`] do not use the loop: they are wrappers of kernel and
 //! libc features.
 //!
 //! Read `ring` first (the handle and the turn of the loop), then `slab` (who owns what), then `driver` (the
@@ -25,6 +25,7 @@ mod executor;
 mod file;
 mod heartbeat;
 mod idle;
+pub mod idmapped_mount;
 mod kernel;
 mod limits;
 mod listener;

@@ -41,7 +41,7 @@ fn run(parent: i32) -> LaunchError {
         Err(why) => return why,
     };
     match job() {
-        Ok(job) => prepared.become_container(&job.container, &words(&job.command), variables(job.variables)),
+        Ok(job) => prepared.become_container(&job.container, &words(&job.command), variables(job.variables), None),
         Err(why) => usage(&why),
     }
 }

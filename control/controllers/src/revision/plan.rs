@@ -12,7 +12,7 @@ use super::error::RevisionError;
 use super::images::{self, LocalImage};
 use super::plan_inputs::{PlanInputs, uses_volume_variable};
 use super::scale::{concurrency_max, scale};
-use super::security_context::{container_credentials, credentials, security};
+use super::security_context::{container_credentials, process_credentials, security};
 use super::state_directory::StateDirectory;
 use super::{devices, downward_api, ports, probes};
 use crate::publish::BackendSpec;
@@ -116,8 +116,8 @@ fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) 
         volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
         mounts: mounts(by_variable, container, &revision.spec.volumes, given.can_mount)?,
         credentials: match is_container {
-            true => container_credentials(container)?,
-            false => credentials(container, given.default_user, given.guarded)?,
+            true => container_credentials(container, meta)?,
+            false => process_credentials(container, meta, (given.default_user, given.guarded))?,
         },
         read_only_root: security(container).read_only_root_filesystem == Some(true),
         resources: downward_api::resources(container)?,

@@ -4,12 +4,32 @@ use k8s_openapi::api::core::v1::{Container, SecurityContext};
 
 use super::error::RevisionError;
 use runtime::InstanceCredentials;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use runtime::capabilities::{self, Capabilities};
+use types::serving::annotations::RUNTIME_HOST_USERS;
+use types::shared::annotation;
 
 /// RT-USER-01, RT-USER-02: the user that the manifest names, or else the `usual` user and group, or else the
 /// appliance's. Where other authors write manifests, `guarded`, a user without a group does not get the appliance's
 /// group, which is root's.
-pub(super) fn credentials(
+pub(super) fn process_credentials(
+    container: &Container,
+    meta: &ObjectMeta,
+    (usual, guarded): (Option<(u32, u32)>, bool),
+) -> Result<InstanceCredentials, RevisionError> {
+    if has_user_namespace(meta) {
+        return Err(RevisionError {
+            reason: "CreateContainerConfigError",
+            message: format!(
+                "hostUsers: false (annotation {RUNTIME_HOST_USERS}) needs an image that runs as a container: container \"{}\" is a process of this host.",
+                container.name
+            ),
+        });
+    }
+    credentials(container, usual, guarded)
+}
+
+fn credentials(
     container: &Container,
     usual: Option<(u32, u32)>,
     guarded: bool,
@@ -34,16 +54,26 @@ pub(super) fn credentials(
         group: id(security.run_as_group).or(usual_group),
         run_as_non_root: security.run_as_non_root == Some(true),
         capabilities: Capabilities::from_manifest(&added, &dropped),
+        has_user_namespace: false,
     })
 }
 
 /// RT-USER-01: the user in the manifest, or else the image's user, which only the image defines. Its capabilities are fewer than a
 /// process's: the network is the host's.
-pub(super) fn container_credentials(container: &Container) -> Result<InstanceCredentials, RevisionError> {
+pub(super) fn container_credentials(
+    container: &Container,
+    meta: &ObjectMeta,
+) -> Result<InstanceCredentials, RevisionError> {
     let asked = security(container).capabilities.unwrap_or_default();
     let (added, dropped) = (asked.add.unwrap_or_default(), asked.drop.unwrap_or_default());
     let capabilities = Capabilities::of_container(&added, &dropped);
-    Ok(InstanceCredentials { capabilities, ..credentials(container, None, false)? })
+    let has_user_namespace = has_user_namespace(meta);
+    Ok(InstanceCredentials { capabilities, has_user_namespace, ..credentials(container, None, false)? })
+}
+
+/// A Revision's template asks for it by an annotation, because Knative has no field for it.
+fn has_user_namespace(meta: &ObjectMeta) -> bool {
+    annotation(meta, RUNTIME_HOST_USERS) == Some("false")
 }
 
 pub(super) fn security(container: &Container) -> SecurityContext {
@@ -79,13 +109,28 @@ mod tests {
         assert_eq!(of(json!({ "runAsUser": 0 }), true), (Some(0), None));
     }
 
+    /// A process has the host's users, and one that asks for others is not started.
+    #[test]
+    fn users_of_their_own_are_for_containers() {
+        let container: Container = serde_json::from_value(json!({ "name": "a" })).unwrap();
+        let meta = |value: &str| ObjectMeta {
+            annotations: Some([(RUNTIME_HOST_USERS.to_owned(), value.to_owned())].into()),
+            ..ObjectMeta::default()
+        };
+        for (value, has_one) in [("false", true), ("true", false)] {
+            let of = container_credentials(&container, &meta(value)).unwrap();
+            assert_eq!(of.has_user_namespace, has_one, "{value}");
+            assert_eq!(process_credentials(&container, &meta(value), (None, false)).is_err(), has_one, "{value}");
+        }
+    }
+
     /// RT-USER-01: what the manifest says reaches the process.
     #[test]
     fn a_manifest_says_who_its_instances_are() {
         let said = json!({ "runAsUser": 1000, "runAsGroup": 7, "runAsNonRoot": true,
             "capabilities": { "drop": ["ALL"], "add": ["NET_BIND_SERVICE"] } });
         let capabilities = Capabilities::from_manifest(&["NET_BIND_SERVICE".to_owned()], &["ALL".to_owned()]);
-        let wanted = InstanceCredentials { user: Some(1000), group: Some(7), run_as_non_root: true, capabilities };
+        let wanted = InstanceCredentials { user: Some(1000), group: Some(7), run_as_non_root: true, capabilities, has_user_namespace: false };
         assert_eq!(of(&said).unwrap(), wanted);
         assert_eq!(of(&json!({})).unwrap(), InstanceCredentials::default());
         let refused = of(&json!({ "capabilities": { "add": ["FLY"] } })).unwrap_err();

@@ -16,7 +16,8 @@ use contract::cgroup_ports::CgroupPortPrograms;
 use contract::target_policy::TargetPolicy;
 
 use super::port_allocator::PortAllocator;
-use crate::InstanceSpec;
+use super::user_ids::UserIdAllocator;
+use crate::{InstanceSpec, ResourceLimits};
 use crate::cgroup::{CgroupManager, InstanceCgroup};
 use crate::cleanup::generations::Generation;
 use crate::cleanup::process_reaper::ProcessReaper;
@@ -69,6 +70,7 @@ pub(crate) struct HostContext {
     pub(crate) generation: Generation,
     pub(crate) init: InitProgram,
     pub(crate) ports: RefCell<PortAllocator>,
+    pub(crate) user_ids: UserIdAllocator,
     pub(crate) process_reaper: ProcessReaper,
     /// The parent of control groups, or why there is none.
     pub(crate) cgroups: Result<CgroupManager, String>,
@@ -82,6 +84,8 @@ pub(crate) struct HostContext {
     warned_about_ports: Cell<bool>,
     /// The missing name resolution between instances has been logged.
     warned_about_names: Cell<bool>,
+    /// The missing limit on processes has been logged.
+    warned_about_processes: Cell<bool>,
 }
 
 /// The placement of an instance.
@@ -108,6 +112,7 @@ impl HostContext {
             generation,
             init,
             ports,
+            user_ids: UserIdAllocator::default(),
             process_reaper,
             cgroups,
             output,
@@ -116,6 +121,7 @@ impl HostContext {
             resolvers: RefCell::default(),
             warned_about_ports,
             warned_about_names,
+            warned_about_processes: Cell::new(false),
         }
     }
 
@@ -129,12 +135,16 @@ impl HostContext {
         spec: &InstanceSpec,
         real: u16,
     ) -> InstancePlacement {
-        if spec.resources.is_limited() {
-            let cgroups = self.cgroups.as_ref().map_err(Clone::clone);
-            let added = cgroups
-                .and_then(|cgroups| cgroups.add_resources(&mut group, spec.resources).map_err(|why| why.to_string()));
-            if let Err(why) = added {
-                tracing::warn!(revision = spec.revision, %why, "resources are not enforced, or not all of them");
+        if spec.resources.is_limited() || spec.image.is_some() {
+            match self.assign_resources(&mut group, spec.resources) {
+                Ok(()) => {}
+                Err(why) if spec.resources.is_limited() => {
+                    tracing::warn!(revision = spec.revision, %why, "resources are not enforced, or not all of them");
+                }
+                Err(why) if !self.warned_about_processes.replace(true) => {
+                    tracing::warn!(%why, "the number of a container's processes is not limited");
+                }
+                Err(_) => {}
             }
         }
         let added = if has_port { Ok(()) } else { self.assign_port(&mut group, spec.port, real) };
@@ -147,6 +157,13 @@ impl HostContext {
                 InstancePlacement { group, port: real, resolver: None }
             }
         }
+    }
+
+    /// RT-CG-01: `group` has these limits, and the one on its processes. A container is always in such a group: it sees its own
+    /// control groups, and what it starts is bounded.
+    pub(crate) fn assign_resources(&self, group: &mut InstanceCgroup, resources: ResourceLimits) -> Result<(), String> {
+        let cgroups = self.cgroups.as_ref().map_err(Clone::clone)?;
+        cgroups.add_resources(group, resources).map_err(|why| why.to_string())
     }
 
     /// In `group`, the port `named` is the host's `real` one.

@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::HostContext;
+use crate::ResourceLimits;
 use crate::cgroup::InstanceCgroup;
 use crate::cleanup::records::{InstanceRecord, RecordGuard};
 use crate::launch::launcher::{spawn_first_process, spawn_waiting};
@@ -151,6 +152,10 @@ impl PreforkPool {
         self.created.update(|made| made + 1);
         let name = format!("{id}-{}", self.created.get());
         let mut group = InstanceCgroup::new(name.clone());
+        if is_container {
+            // Joined ahead of time. The limits of its manifest follow; what cannot be set is reported then.
+            let _ = host.assign_resources(&mut group, ResourceLimits::default());
+        }
         let named = host.assign_port(&mut group, port, real).is_ok().then_some(port);
         let place = host.sandbox_spec(&group);
         let child = if is_container {

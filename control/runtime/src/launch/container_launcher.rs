@@ -19,6 +19,7 @@ use container::user::UserSpec;
 use container::{ContainerSpec, ExecSpec};
 use rustix::process::{PidfdFlags, Signal, getpid, kill_process, pidfd_open};
 
+use crate::host::user_ids::UserIdBlock;
 use crate::names::instance_id;
 use crate::process::child::pid;
 use crate::process::host_processes;
@@ -41,6 +42,8 @@ pub(crate) struct ContainerLauncher {
     pub(crate) program: Rc<ProtectedProgram>,
     pub(crate) reaper: ScratchReaper,
     spec: ContainerSpec,
+    /// The host's ids of its users, if they are others than the host's.
+    _user_ids: Option<Rc<UserIdBlock>>,
     stop_signal: Signal,
     /// Without the number of the start.
     scratch: PathBuf,
@@ -50,12 +53,13 @@ pub(crate) struct ContainerLauncher {
 }
 
 impl ContainerLauncher {
-    /// `folder` is the instance's own; `name` is unique in it. `place` is its sandbox.
+    /// `folder` is the instance's own; `name` is unique in it. `place` is its sandbox, and
+    /// `user_ids` are the instance's.
     pub(crate) fn new(
         (program, reaper): (Rc<ProtectedProgram>, ScratchReaper),
         (folder, name): (&Path, &str),
         (spec, image): (&InstanceSpec, &ContainerImage),
-        place: &SandboxSpec,
+        (place, user_ids): (&SandboxSpec, Option<Rc<UserIdBlock>>),
     ) -> Self {
         let container = ContainerSpec {
             layers: image.layers.to_vec(),
@@ -73,6 +77,7 @@ impl ContainerLauncher {
                 run_as_non_root: spec.credentials.run_as_non_root,
                 supplemental_groups: Vec::new(),
             },
+            first_host_id: user_ids.as_ref().map(|block| block.first()),
             capabilities: spec.credentials.capabilities.bits(),
             parent: getpid().as_raw_nonzero().get(),
         };
@@ -80,6 +85,7 @@ impl ContainerLauncher {
             program,
             reaper,
             spec: container,
+            _user_ids: user_ids,
             stop_signal: image.stop_signal,
             scratch: folder.join(name),
             starts: Cell::new(0),
@@ -108,8 +114,8 @@ impl ContainerLauncher {
     pub(crate) fn entry(&self) -> io::Result<(ExecSpec, OwnedFd)> {
         let first = self.first.borrow().as_ref().map(|first| first.try_clone());
         let first = first.ok_or_else(|| io::Error::other("the container is not running"))??;
-        let ContainerSpec { working_dir, user, capabilities, parent, .. } = self.spec.clone();
-        Ok((ExecSpec { working_dir, user, capabilities, parent, ..ExecSpec::default() }, first))
+        let ContainerSpec { working_dir, user, first_host_id, capabilities, parent, .. } = self.spec.clone();
+        Ok((ExecSpec { working_dir, user, first_host_id, capabilities, parent, ..ExecSpec::default() }, first))
     }
 
     /// Returns when its first process has switched its root: from then on there is a container to probe. Never, if that fails; then

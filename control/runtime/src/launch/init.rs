@@ -11,6 +11,8 @@
 //! process: it does the steps that are the same for all instances, and waits for the other arguments on its stdin. With
 //! `--first-process` it becomes a container, and with `--in-container` another process in a running one. `--session STDIN` says
 //! that the process is a client's command, which keeps the rest of its stdin, or has a terminal.
+//!
+//! `sluicegate instance-init --hold-user-namespace` is the helper that makes a user namespace for a container.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -22,7 +24,9 @@ use container::launch::{
     EXIT_NOT_FOUND, EXIT_NOT_RUNNABLE, LaunchError, PreparedContainer, Variables, close_inherited,
 };
 use container::terminal::take_controlling;
+use container::user_namespace::{self, UserNamespaceTools};
 use container::{CgroupView, ExecStdin};
+use contract::idmapped_mount;
 use rustix::fs::fchown;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, Uid, getppid, set_parent_process_death_signal, setsid};
@@ -42,6 +46,13 @@ pub use super::launch_spec::VERB;
 /// Executes the command in `arguments` (those after the verb). Returns only if that failed, after
 /// it wrote the reason to stderr, which is the instance's log.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if arguments.first().is_some_and(|first| first == HOLD_USER_NAMESPACE) {
+        return match user_namespace::hold() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => report(&LaunchError { message: format!("a user namespace: {why}"), code: EXIT_NOT_RUNNABLE }),
+        };
+    }
     let (message, code) = match parse_arguments(arguments) {
         Ok((_, launch)) if launch.joins_container => return enter_container(&launch),
         Ok((parent, launch)) if launch.is_first_process => return become_container(parent, &launch),
@@ -54,6 +65,16 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     eprintln!("sluicegate: {message}");
     ExitCode::from(code)
+}
+
+/// With it, the verb runs the helper that makes a user namespace for a container.
+const HOLD_USER_NAMESPACE: &str = "--hold-user-namespace";
+
+/// This program makes user namespaces by itself.
+fn user_namespace_tools() -> UserNamespaceTools {
+    let mut helper: Vec<OsString> = std::env::args_os().skip(1).take_while(|word| word != VERB).collect();
+    helper.extend([VERB.into(), HOLD_USER_NAMESPACE.into()]);
+    UserNamespaceTools { helper, map_mount: idmapped_mount::map }
 }
 
 /// The steps that a prefork process has completed.
@@ -132,7 +153,7 @@ fn become_container(parent: Pid, launch: &LaunchSpec) -> ExitCode {
             LaunchSpec { sandbox: SandboxSpec { container: Some(spec), .. }, command, variables, .. },
         ))) => {
             let variables = variables.iter().map(|word| split_variable(word)).collect();
-            prepared.become_container(&spec, &command, Variables(variables))
+            prepared.become_container(&spec, &command, Variables(variables), Some(&user_namespace_tools()))
         }
         Ok(Some(_)) => LaunchError { message: "the container is not described".to_owned(), code: EXIT_NOT_RUNNABLE },
         Err(message) => LaunchError { message, code: EXIT_NOT_RUNNABLE },

@@ -17,6 +17,7 @@ use crate::cleanup::records::InstanceRecord;
 use crate::environment::{InstanceVariables, environment};
 use crate::host::HostContext;
 use crate::host::prefork_pool::PreforkProcess;
+use crate::host::user_ids::UserIdBlock;
 use crate::launch::container_launcher::{ContainerLauncher, scratch_folder};
 use crate::launch::launcher::Launcher;
 use crate::logs::instance_log::InstanceLog;
@@ -62,6 +63,7 @@ impl Sandbox {
             .map(|_| termination_message.create(&spec.credentials).map(|()| termination_message.path()))
             .transpose()?;
         let containers = host.containers_of(spec)?;
+        let user_ids = user_ids(host, spec)?;
         let has_port = waiting.as_ref().is_some_and(|waiting| waiting.has_port());
         let group = waiting.as_mut().map_or_else(|| InstanceCgroup::new(id.to_string()), |it| it.take_cgroup());
         let prefork = host.placement(group, has_port, spec, port);
@@ -83,7 +85,10 @@ impl Sandbox {
             let sandbox = place_of(spec);
             let image = spec.image.as_ref().zip(containers.clone());
             let container =
-                image.map(|(image, host)| ContainerLauncher::new(host, (&scratch, name), (spec, image), &sandbox));
+                image.map(|(image, host)| {
+                    let users = user_ids.clone().filter(|_| spec.credentials.has_user_namespace);
+                    ContainerLauncher::new(host, (&scratch, name), (spec, image), (&sandbox, users))
+                });
             Rc::new(Launcher { init: host.init.clone(), sandbox, container, targets: host.targets() })
         };
         let posts = |kind: &str, others: &[Sidecar]| -> Vec<SidecarContainer> {
@@ -127,6 +132,16 @@ impl Sandbox {
         host.process_reaper.reap(self.record).await;
         self.group.remove().await;
     }
+}
+
+/// A block of ids for all containers of the instance: they share volumes.
+fn user_ids(host: &HostContext, spec: &InstanceSpec) -> io::Result<Option<Rc<UserIdBlock>>> {
+    let has_one = |one: &InstanceSpec| one.credentials.has_user_namespace;
+    if spec.all_containers().any(|one| has_one(one) && one.image.is_none()) {
+        return Err(io::Error::other("hostUsers: false needs an image: the instance is a process of this host"));
+    }
+    let block = || host.user_ids.allocate(|below| fastrand::u32(..below)).map(Rc::new);
+    spec.all_containers().any(has_one).then(block).transpose()
 }
 
 /// The sandbox and the launcher of a sidecar of the instance `id`.

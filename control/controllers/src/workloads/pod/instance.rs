@@ -13,6 +13,7 @@ use super::super::limits::START_TIMEOUT;
 use crate::revision::images::{ImageState, ImageStates};
 use runtime::{InstanceSpec, PodIdentity, ProbeCheck, ProbeSpec, SidecarRestart};
 use support::instance_logs::pod_folder;
+use types::serving::annotations::RUNTIME_HOST_USERS;
 use types::serving::revision::{ContainerStatus as RevisionContainerStatus, Revision, RevisionStatus};
 use types::serving::revision_spec::RevisionSpec;
 use types::shared::name;
@@ -29,10 +30,15 @@ pub(super) fn as_revision(pod: &Pod) -> Revision {
     let beside = beside.into_iter().map(|one| Container { ports: None, ..one });
     let with_security = |container: Container| with_pod_security(container, &security);
     let containers = spec.containers.clone().into_iter().chain(beside).map(with_security).collect();
+    let mut annotations = meta.annotations.clone().unwrap_or_default();
+    if spec.host_users == Some(false) {
+        annotations.insert(RUNTIME_HOST_USERS.to_owned(), "false".to_owned());
+    }
     Revision {
         kind: "Pod".to_owned(),
         metadata: ObjectMeta {
             name: Some(pod_folder(name(meta), meta.uid.as_deref().unwrap_or_default())),
+            annotations: Some(annotations),
             ..meta.clone()
         },
         spec: RevisionSpec {
