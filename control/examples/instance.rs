@@ -79,6 +79,7 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
         command,
         env: vec![("LOG".into(), log), ("DATA".into(), data.display().to_string())],
         port: 8080,
+        other_ports: Vec::new(),
         working_dir: None,
         volumes: Vec::new(),
         mounts: Vec::new(),
@@ -102,7 +103,7 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
             InstanceReport::Ready { .. } => println!("ready"),
             InstanceReport::Unready => println!("not ready"),
             InstanceReport::NotReadyReason(why) => println!("not ready yet: {why}"),
-            InstanceReport::Sidecars(_) => {} // it has none
+            InstanceReport::Sidecars(_) | InstanceReport::Ports(_) => {} // it has none
             InstanceReport::Exited(gone) => return Err(gone.message.into()),
         }
     }

@@ -12,6 +12,7 @@ mod images;
 mod instances;
 mod names;
 mod nodes;
+mod pod_ports;
 mod pull_policy;
 mod rollout;
 mod services;

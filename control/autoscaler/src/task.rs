@@ -99,6 +99,8 @@ impl AutoscalerTask {
         let Some(key) = owner else { return };
         self.update_scaler(&key, now, |scaler| match report {
             InstanceReport::Ready { address, protocol } => scaler.on_ready(id, (address, protocol), now),
+            // Requests of Revisions come to one port.
+            InstanceReport::Ports(_) => {}
             InstanceReport::Unready => scaler.on_unready(id),
             InstanceReport::Sidecars(others) => scaler.on_sidecars(id, others),
             InstanceReport::NotReadyReason(why) => scaler.on_not_ready_reason(id, why),

@@ -18,6 +18,7 @@ pub mod limits;
 mod logs;
 mod mounts;
 mod names;
+mod ports;
 mod probes;
 mod process;
 mod remove_tree;
@@ -38,6 +39,7 @@ pub use launch::{InitProgram, init};
 pub use logs::OutputTally;
 pub use mounts::may_mount;
 pub use names::{deployment_name, pod_name};
+pub use ports::InstancePorts;
 pub use remove_tree::remove_tree;
 pub use report::{ExitCause, InstanceExit, InstanceHandle, InstanceReport, InstanceReporter, Runtime, SidecarStatus};
 pub use resources::ResourceLimits;
@@ -65,6 +67,7 @@ mod tests {
             command: command.iter().map(|&word| word.to_owned()).collect(),
             env: Vec::new(),
             port: 8080,
+            other_ports: Vec::new(),
             working_dir: None,
             volumes: Vec::new(),
             mounts: Vec::new(),

@@ -100,6 +100,9 @@ pub const USER_ID_MIN: u32 = 0x7000_0000;
 /// Instances with a user namespace at a time: as many blocks of 65,536 ids as there are below systemd's next range.
 pub const USER_ID_BLOCKS_MAX: u32 = 4094;
 
+/// Ports of an instance besides the one that serves: what its control group's programs have room for.
+pub const OTHER_PORTS_MAX: usize = contract::cgroup_ports::PORTS_MAX - 1;
+
 /// Maximum processes and threads of a container, or of a process with a control group of its own: far above what servers have, far below what would
 /// keep the host from starting anything.
 pub const GROUP_PIDS_MAX: u32 = 4096;

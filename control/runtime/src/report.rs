@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 
+use crate::ports::InstancePorts;
 use crate::spec::InstanceSpec;
 
 /// An implementation that runs instances.
@@ -69,6 +70,8 @@ pub struct SidecarStatus {
 pub enum InstanceReport {
     /// It passed its readiness probe and takes requests at `address`; `protocol` is set if it was detected.
     Ready { address: SocketAddr, protocol: Option<Protocol> },
+    /// Where its further ports are; said once, before it is ready, by an instance that has some.
+    Ports(InstancePorts),
     /// It failed its readiness probe since; `Ready` may follow.
     Unready,
     /// Its other containers, as far as they were started, are so now.
@@ -135,6 +138,10 @@ impl InstanceReporter {
 
     pub fn ready(&self, address: SocketAddr, protocol: Option<Protocol>) {
         self.send(InstanceReport::Ready { address, protocol });
+    }
+
+    pub fn ports(&self, ports: InstancePorts) {
+        self.send(InstanceReport::Ports(ports));
     }
 
     pub fn unready(&self) {

@@ -30,6 +30,8 @@ pub struct InstanceSpec {
     pub env: Vec<(String, String)>,
     /// Where it is to listen, if that port can be made its own (RT-PORT-03).
     pub port: u16,
+    /// Further ports that are its own, if that can be done; else they are the host's. At most [`limits::OTHER_PORTS_MAX`].
+    pub other_ports: Vec<u16>,
     /// `None`: the directory that the appliance runs in, or the root of the container.
     pub working_dir: Option<PathBuf>,
     pub volumes: Vec<InstanceVolume>,
@@ -156,6 +158,8 @@ pub struct InstanceCredentials {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeSpec {
     pub check: ProbeCheck,
+    /// The port of the instance that it asks; `None`: the container's own.
+    pub port: Option<u16>,
     /// Before the first attempt.
     pub initial_delay: Duration,
     /// Between attempts. Zero, for readiness: as fast as possible until it passed; then see [`ProbeSpec::periodic`].
@@ -168,7 +172,7 @@ pub struct ProbeSpec {
     pub successes_min: u32,
 }
 
-/// All of them aim at the instance's own port.
+/// How it is asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProbeCheck {
     /// It accepts a connection.
@@ -208,6 +212,7 @@ impl ProbeSpec {
     pub fn single(check: ProbeCheck) -> Self {
         Self {
             check,
+            port: None,
             initial_delay: Duration::ZERO,
             period: Duration::ZERO,
             timeout: limits::PROBE_TIMEOUT,

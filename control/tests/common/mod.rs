@@ -32,6 +32,7 @@ pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         command: command.iter().map(|&word| word.to_owned()).collect(),
         env: Vec::new(),
         port: 8080,
+        other_ports: Vec::new(),
         working_dir: None,
         volumes: Vec::new(),
         mounts: Vec::new(),

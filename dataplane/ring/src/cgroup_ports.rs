@@ -14,10 +14,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// The TCP port rules of one control group. UDP is not changed.
 #[derive(Debug, Clone, Copy)]
 pub struct CgroupPortPrograms<'a> {
-    /// The port that its processes bind and connect to, on any address and on loopback.
-    pub named: u16,
-    /// The host port it is mapped to; for IPv4, on loopback only.
-    pub real: u16,
+    /// Each port that its processes bind and connect to, on any address and on loopback; and the host port it is mapped
+    /// to, for IPv4 on loopback only.
+    pub ports: &'a [(u16, u16)],
     /// Loopback ports that its processes may not connect to.
     pub closed: &'a [u16],
     /// Targets of ports 80 and 443 on every address of [`NAMES`], if there is a gateway.
@@ -31,6 +30,9 @@ pub const NAMES: std::ops::RangeInclusive<Ipv4Addr> = Ipv4Addr::new(127, 64, 0, 
 /// under a tenth of the 4,096 instructions that every kernel accepts.
 const CLOSED_MAX: usize = 64;
 
+/// Far above what the containers of an instance have; with so many, the programs are still within the limit above.
+pub const PORTS_MAX: usize = 64;
+
 impl CgroupPortPrograms<'_> {
     /// Attaches the programs to the group whose folder is open as `group`.
     pub fn attach(&self, group: BorrowedFd<'_>) -> io::Result<()> {
@@ -38,6 +40,12 @@ impl CgroupPortPrograms<'_> {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!("{} closed ports, limit {CLOSED_MAX}", self.closed.len()),
+            ));
+        }
+        if self.ports.len() > PORTS_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                format!("{} ports of a group, limit {PORTS_MAX}", self.ports.len()),
             ));
         }
         for (at, program) in [
@@ -57,21 +65,31 @@ impl CgroupPortPrograms<'_> {
             ProgramStep::UnlessGoto(TCP, ContextField::Allow),
             ProgramStep::Load(PORT),
         ];
-        steps.extend([
-            ProgramStep::UnlessGoto(network(self.named), ContextField::Allow),
-            ProgramStep::Store(PORT, network(self.real)),
-        ]);
-        // An IPv6 wildcard may serve IPv4 as well, and cannot be narrowed without losing that.
-        steps.extend(four.then_some(ProgramStep::Store(IP4, u32::from_ne_bytes(Ipv4Addr::LOCALHOST.octets()))));
+        steps.extend(self.find_own());
+        for (at, (_, real)) in self.ports.iter().enumerate() {
+            steps.extend([
+                ProgramStep::Goto(ContextField::Allow),
+                ProgramStep::Here(ContextField::Own(at)),
+                ProgramStep::Store(PORT, network(*real)),
+            ]);
+            // An IPv6 wildcard may serve IPv4 as well, and cannot be narrowed without losing that.
+            steps.extend(four.then_some(ProgramStep::Store(IP4, u32::from_ne_bytes(Ipv4Addr::LOCALHOST.octets()))));
+        }
         steps
+    }
+
+    /// Jumps to where the loaded port is replaced, if it is one of the group's.
+    fn find_own(&self) -> impl Iterator<Item = ProgramStep> {
+        let ports = self.ports.iter().enumerate();
+        ports.map(|(at, (named, _))| ProgramStep::IfGoto(network(*named), ContextField::Own(at)))
     }
 
     fn connect(&self, loopback: &[ProgramStep]) -> Vec<ProgramStep> {
         let mut steps = vec![ProgramStep::Load(PROTOCOL), ProgramStep::UnlessGoto(TCP, ContextField::Allow)];
         steps.extend_from_slice(loopback);
         steps.extend([ProgramStep::Here(ContextField::Local), ProgramStep::Load(PORT)]);
-        // The group's own port first: it means the group itself, whatever else uses that port on the host.
-        steps.push(ProgramStep::IfGoto(network(self.named), ContextField::Own));
+        // The group's own ports first: they mean the group itself, whatever else uses them on the host.
+        steps.extend(self.find_own());
         steps.extend([
             ProgramStep::Goto(ContextField::Other),
             ProgramStep::Here(ContextField::Named),
@@ -85,16 +103,12 @@ impl CgroupPortPrograms<'_> {
         }
         steps.push(ProgramStep::Here(ContextField::Other));
         steps.extend(self.closed.iter().map(|port| ProgramStep::IfGoto(network(*port), ContextField::Deny)));
-        steps.extend([
-            ProgramStep::Goto(ContextField::Allow),
-            ProgramStep::Here(ContextField::Own),
-            ProgramStep::Store(PORT, network(self.real)),
-        ]);
-        for (label, port) in self
+        let own = self.ports.iter().enumerate().map(|(at, (_, real))| (ContextField::Own(at), *real));
+        let gateway = self
             .gateway
             .into_iter()
-            .flat_map(|(web, secure)| [(ContextField::Web, web), (ContextField::Secure, secure)])
-        {
+            .flat_map(|(web, secure)| [(ContextField::Web, web), (ContextField::Secure, secure)]);
+        for (label, port) in own.chain(gateway) {
             steps.extend([
                 ProgramStep::Goto(ContextField::Allow),
                 ProgramStep::Here(label),
@@ -188,7 +202,8 @@ enum ContextField {
     Local,
     /// An address of [`NAMES`].
     Named,
-    Own,
+    /// The group's own port of this number.
+    Own(usize),
     /// Any other port, which stays loaded.
     Other,
     Web,
@@ -238,7 +253,7 @@ fn assemble(steps: &[ProgramStep]) -> Vec<BpfInstruction> {
     let mut out: Vec<BpfInstruction> = Vec::with_capacity(allow + 4);
     for step in steps {
         let jump = |operation, registers, value, label| {
-            // Forward and at most a few hundred instructions: `CLOSED_MAX`.
+            // Forward and at most a few hundred instructions: `CLOSED_MAX` and `PORTS_MAX`.
             let distance = index(label) - out.len() - 1;
             instruction(operation, registers, distance as i16, value)
         };
@@ -382,14 +397,16 @@ mod tests {
     }
 
     const RULE: CgroupPortPrograms<'_> =
-        CgroupPortPrograms { named: 8080, real: 20_001, closed: &[8001, 9090], gateway: GATEWAY };
+        CgroupPortPrograms { ports: &[(8080, 20_001), (9000, 20_009)], closed: &[8001, 9090], gateway: GATEWAY };
     const GATEWAY: Option<(u16, u16)> = Some((20_002, 20_003));
 
     #[test]
-    fn only_named_tcp_port_is_remapped() {
+    fn only_named_tcp_ports_are_remapped() {
         for (address, protocol, wanted) in [
             ("0.0.0.0:8080", TCP, "127.0.0.1:20001"),
             ("127.0.0.1:8080", TCP, "127.0.0.1:20001"),
+            ("0.0.0.0:9000", TCP, "127.0.0.1:20009"),
+            ("[::]:9000", TCP, "[::]:20009"),
             ("0.0.0.0:8081", TCP, "0.0.0.0:8081"),
             ("0.0.0.0:0", TCP, "0.0.0.0:0"),
             ("0.0.0.0:8080", 17, "0.0.0.0:8080"),
@@ -409,6 +426,8 @@ mod tests {
         for (address, wanted) in [
             ("127.0.0.1:8080", Some("127.0.0.1:20001")),
             ("127.8.8.8:8080", Some("127.8.8.8:20001")),
+            ("127.0.0.1:9000", Some("127.0.0.1:20009")),
+            ("[::1]:9000", Some("[::1]:20009")),
             ("0.0.0.0:8080", Some("0.0.0.0:20001")),
             ("10.0.0.1:8080", Some("10.0.0.1:8080")),
             ("10.0.0.127:8001", Some("10.0.0.127:8001")),
@@ -456,8 +475,9 @@ mod tests {
     /// programs.
     #[test]
     fn kernel_verifier_accepts_programs() {
-        let ports: Vec<u16> = (1..=64).collect();
-        let rule = CgroupPortPrograms { named: 80, real: 20_001, closed: &ports, gateway: None };
+        let closed: Vec<u16> = (1..=64).collect();
+        let ports: Vec<(u16, u16)> = (80..144).map(|port| (port, port + 20_000)).collect();
+        let rule = CgroupPortPrograms { ports: &ports, closed: &closed, gateway: None };
         let with_names = CgroupPortPrograms { gateway: GATEWAY, ..rule };
         for (at, program) in [
             (BIND4, rule.bind(true)),
@@ -479,6 +499,9 @@ mod tests {
         assert!(rule.attach(std::os::fd::AsFd::as_fd(&none)).is_err(), "no group");
         let more: Vec<u16> = (1..=65).collect();
         let rule = CgroupPortPrograms { closed: &more, ..rule };
+        assert_eq!(rule.attach(std::os::fd::AsFd::as_fd(&none)).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        let more = [(80, 20_001); PORTS_MAX + 1];
+        let rule = CgroupPortPrograms { ports: &more, closed: &closed, gateway: None };
         assert_eq!(rule.attach(std::os::fd::AsFd::as_fd(&none)).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

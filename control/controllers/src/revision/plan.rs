@@ -112,6 +112,7 @@ fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) 
         command,
         env,
         port: ports::port(container),
+        other_ports: Vec::new(),
         working_dir: own_dir.or(image_dir).map(PathBuf::from),
         volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
         mounts: mounts(by_variable, container, &revision.spec.volumes, given.can_mount)?,

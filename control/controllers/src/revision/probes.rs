@@ -25,6 +25,7 @@ fn probe(manifest: &Manifest) -> ProbeSpec {
     let count = |value: Option<i32>| value.and_then(|n| u32::try_from(n).ok()).filter(|&n| n > 0);
     ProbeSpec {
         check: check(manifest),
+        port: None,
         initial_delay: seconds(manifest.initial_delay_seconds).unwrap_or_default(),
         period: seconds(manifest.period_seconds).unwrap_or(PROBE_PERIOD),
         timeout: seconds(manifest.timeout_seconds).unwrap_or(PROBE_TIMEOUT),
@@ -33,7 +34,7 @@ fn probe(manifest: &Manifest) -> ProbeSpec {
     }
 }
 
-/// RT-PROBE-03: whatever port a probe names, it aims at the instance's own.
+/// RT-PROBE-03: whatever port a probe names, it aims at the instance's own. Pods set it later.
 fn check(manifest: &Manifest) -> ProbeCheck {
     if let Some(get) = &manifest.http_get {
         http(get)

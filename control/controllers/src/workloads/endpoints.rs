@@ -24,6 +24,7 @@ use crate::owned_child::owner_references;
 use crate::pods::is_derived;
 use crate::work_queue::{ControllerKind, WorkItem};
 use support::child_name::child_name;
+use runtime::InstancePorts;
 use types::selector;
 use types::shared::{label, name, namespace};
 
@@ -100,7 +101,10 @@ async fn reconcile(
         return Ok(());
     }
     let runner = &controller.workloads.runner;
-    let address = |pod: &Pod| runner.run(pod.metadata.uid.as_deref().unwrap_or_default()).and_then(|run| run.address);
+    let address = |pod: &Pod| {
+        let run = runner.run(pod.metadata.uid.as_deref().unwrap_or_default())?;
+        Some(PodAddress { serving: run.address?, ports: run.ports })
+    };
     let pods = context.caches.pods.list(&item.namespace);
     let chosen = pods.iter().filter(|pod| !is_derived(&pod.metadata) && selects(&service, pod));
     let mut backends: Vec<PodBackend> =
@@ -149,6 +153,14 @@ async fn apply_endpoints(context: &ControllerContext, service: &Service, backend
     Ok(())
 }
 
+/// Where the ports of a Pod are.
+#[derive(Debug, Clone)]
+struct PodAddress {
+    /// Its first container port.
+    serving: SocketAddr,
+    ports: InstancePorts,
+}
+
 /// A Pod behind a Service: where, by each of the Service's ports.
 #[derive(Debug, Clone, PartialEq)]
 struct PodBackend {
@@ -164,11 +176,11 @@ struct PodBackend {
 
 impl PodBackend {
     /// `None`: it is nowhere yet, or has ended.
-    fn of(service: &Service, pod: &Pod, address: Option<SocketAddr>) -> Option<Self> {
+    fn of(service: &Service, pod: &Pod, address: Option<PodAddress>) -> Option<Self> {
         let address = address?;
         let ports = service.spec.as_ref()?.ports.iter().flatten();
         let found = ports.filter_map(|port| {
-            let number = target(port, pod, address)?;
+            let number = target(port, pod, &address)?;
             let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".into());
             Some((port.name.clone().unwrap_or_default(), protocol, number))
         });
@@ -178,7 +190,7 @@ impl PodBackend {
         let serving = ready_since(pod).is_some();
         Some(Self {
             ports: found.collect(),
-            address,
+            address: address.serving,
             ready: (serving && !terminating) || publishes_all,
             serving,
             terminating,
@@ -193,9 +205,9 @@ impl PodBackend {
     }
 }
 
-/// The port of this host that a Service's port is at a Pod. The Pod's first container port is `address`'; any other is
-/// the host's port of that number.
-fn target(port: &ServicePort, pod: &Pod, address: SocketAddr) -> Option<u16> {
+/// The port of this host that a Service's port is at a Pod. Its container ports are where `address` says; any other is the
+/// host's port of that number.
+fn target(port: &ServicePort, pod: &Pod, address: &PodAddress) -> Option<u16> {
     let containers = pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default();
     let container_ports = || containers.iter().flat_map(|one| one.ports.iter().flatten());
     let number = match &port.target_port {
@@ -208,7 +220,10 @@ fn target(port: &ServicePort, pod: &Pod, address: SocketAddr) -> Option<u16> {
     };
     let own = container_ports().map(|one| one.container_port).find(|port| *port > 0);
     let own = own.unwrap_or_else(|| probed_port(pod).unwrap_or(PORT_DEFAULT));
-    if number == own { Some(address.port()) } else { u16::try_from(number).ok().filter(|port| *port > 0) }
+    if number == own {
+        return Some(address.serving.port());
+    }
+    u16::try_from(number).ok().filter(|port| *port > 0).map(|port| address.ports.host_port(port))
 }
 
 /// The port of a container that names none and has no probe that does.
@@ -352,7 +367,7 @@ mod tests {
 
     #[test]
     fn service_port_leads_to_the_pods_own_port_by_number_and_name() {
-        let address: SocketAddr = "127.0.0.1:20001".parse().unwrap();
+        let address = PodAddress { serving: "127.0.0.1:20001".parse().unwrap(), ports: InstancePorts::default() };
         for (target_port, number) in [
             (json!("web"), Some(20_001)),
             (json!(8080), Some(20_001)),
@@ -361,14 +376,17 @@ mod tests {
             (json!("other"), None),
         ] {
             let port: ServicePort = serde_json::from_value(json!({ "port": 80, "targetPort": target_port })).unwrap();
-            assert_eq!(target(&port, &pod("p", true), address), number, "{target_port}");
+            assert_eq!(target(&port, &pod("p", true), &address), number, "{target_port}");
         }
     }
 
     #[test]
     fn pods_with_ports_of_their_own_are_slices_of_their_own() {
         let service = service(json!([{ "port": 80, "targetPort": "web" }]));
-        let of = |pod: &Pod, port: u16| PodBackend::of(&service, pod, Some(([127, 0, 0, 1], port).into())).unwrap();
+        let of = |pod: &Pod, port: u16| {
+            let address = PodAddress { serving: ([127, 0, 0, 1], port).into(), ports: InstancePorts::default() };
+            PodBackend::of(&service, pod, Some(address)).unwrap()
+        };
         let backends = [of(&pod("a", true), 20_001), of(&pod("b", false), 20_002)];
         let slices = desired_slices(&service, &backends);
         let told: Vec<_> = slices

@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::limits::{CHANGES_MAX, FORGOTTEN_GRACE, RESTART_DELAY_MAX, RESTART_DELAY_MIN, RESTART_HEALTHY_AFTER};
 use autoscaler::LastTermination;
-use runtime::{ExitCause, InstanceExit, InstanceHandle, InstanceIds, InstanceReport, InstanceReporter, InstanceSpec};
-use runtime::{Runtime, SidecarStatus};
+use runtime::{ExitCause, InstanceExit, InstanceHandle, InstanceIds, InstancePorts, InstanceReport, InstanceReporter};
+use runtime::{InstanceSpec, Runtime, SidecarStatus};
 
 /// What follows the end of a Pod's containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,6 +52,8 @@ pub struct PodRun {
     pub restarts: u32,
     /// Known once it was ready.
     pub address: Option<SocketAddr>,
+    /// Where its further container ports are.
+    pub ports: InstancePorts,
     /// Of its instance.
     pub started_at: Timestamp,
     /// How the last instance ended.
@@ -309,6 +311,7 @@ impl RunnerTask {
                     pod.run.phase = RunPhase::Ready;
                 }
             }
+            InstanceReport::Ports(ports) => pod.run.ports = ports,
             InstanceReport::Unready if !is_stopping => pod.run.phase = RunPhase::Unready,
             InstanceReport::Unready => {}
             InstanceReport::Sidecars(all) => pod.run.sidecars = all,
@@ -355,6 +358,7 @@ impl RunnerEntry {
             phase: RunPhase::Starting,
             restarts: launch.restarts,
             address: None,
+            ports: InstancePorts::default(),
             started_at: Timestamp::now(),
             last: None,
             sidecars: Vec::new(),

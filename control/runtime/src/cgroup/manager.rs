@@ -96,7 +96,7 @@ impl CgroupManager {
         Ok(())
     }
 
-    /// Gives `group` its own port, which is redirected to the host's `port.real`.
+    /// Gives `group` its own ports, which are redirected to the host's.
     pub(crate) fn add_port(&self, group: &mut InstanceCgroup, port: &CgroupPortPrograms<'_>) -> io::Result<()> {
         let above = self.ports.as_ref().ok_or_else(|| io::Error::other("cgroup v2 is not mounted"))?;
         create_dir(above)?;

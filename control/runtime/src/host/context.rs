@@ -17,7 +17,8 @@ use contract::target_policy::TargetPolicy;
 
 use super::port_allocator::PortAllocator;
 use super::user_ids::UserIdAllocator;
-use crate::{InstanceSpec, ResourceLimits};
+use crate::limits::OTHER_PORTS_MAX;
+use crate::{InstancePorts, InstanceSpec, ResourceLimits};
 use crate::cgroup::{CgroupManager, InstanceCgroup};
 use crate::cleanup::generations::Generation;
 use crate::cleanup::process_reaper::ProcessReaper;
@@ -93,6 +94,7 @@ pub(crate) struct InstancePlacement {
     pub(crate) group: InstanceCgroup,
     /// The port in the instance's environment.
     pub(crate) port: u16,
+    pub(crate) ports: InstancePorts,
     /// Its `/etc/resolv.conf`.
     pub(crate) resolver: Option<PathBuf>,
 }
@@ -125,15 +127,15 @@ impl HostContext {
         }
     }
 
-    /// RT-PORT-03, RT-ENV-01: places the instance in `group`, where the container port is redirected to the host's
-    /// `real` one, unless it `has_port` already. If that is not possible, the instance gets `real` as its port, and
+    /// RT-PORT-03, RT-ENV-01: places the instance in `group`, where its ports are redirected to the host's, unless it
+    /// `has_port` already. If that is not possible, the instance gets the host's port as its own, and
     /// resource limits that cannot be enforced are dropped; the log says both.
     pub(crate) fn placement(
         &self,
         mut group: InstanceCgroup,
         has_port: bool,
         spec: &InstanceSpec,
-        real: u16,
+        ports: InstancePorts,
     ) -> InstancePlacement {
         if spec.resources.is_limited() || spec.image.is_some() {
             match self.assign_resources(&mut group, spec.resources) {
@@ -147,14 +149,14 @@ impl HostContext {
                 Err(_) => {}
             }
         }
-        let added = if has_port { Ok(()) } else { self.assign_port(&mut group, spec.port, real) };
+        let added = if has_port { Ok(()) } else { self.assign_ports(&mut group, &ports) };
         match added {
-            Ok(()) => InstancePlacement { group, port: spec.port, resolver: self.resolver(&spec.namespace) },
+            Ok(()) => InstancePlacement { group, port: spec.port, ports, resolver: self.resolver(&spec.namespace) },
             Err(why) => {
                 if !self.warned_about_ports.replace(true) {
                     tracing::warn!(%why, "instances get a free PORT instead of their containerPort; as root, with cgroup v2, they get it");
                 }
-                InstancePlacement { group, port: real, resolver: None }
+                InstancePlacement { group, port: ports.serving(), ports: ports.shared_with_host(), resolver: None }
             }
         }
     }
@@ -166,10 +168,24 @@ impl HostContext {
         cgroups.add_resources(group, resources).map_err(|why| why.to_string())
     }
 
-    /// In `group`, the port `named` is the host's `real` one.
-    pub(crate) fn assign_port(&self, group: &mut InstanceCgroup, named: u16, real: u16) -> Result<(), String> {
+    /// A port of the host for each that the instance wants for itself.
+    pub(crate) fn allocate_ports(&self, spec: &InstanceSpec) -> io::Result<InstancePorts> {
+        let mut ports = InstancePorts::default();
+        for port in [spec.port].iter().chain(spec.other_ports.iter().take(OTHER_PORTS_MAX)) {
+            let real = self.ports.borrow_mut().allocate(|below| fastrand::u16(..below));
+            ports.add(*port, real.inspect_err(|_| self.release_ports(&ports))?);
+        }
+        Ok(ports)
+    }
+
+    pub(crate) fn release_ports(&self, ports: &InstancePorts) {
+        ports.pairs().iter().for_each(|(_, real)| self.ports.borrow_mut().release(*real));
+    }
+
+    /// In `group`, the container `ports` are those of the host.
+    pub(crate) fn assign_ports(&self, group: &mut InstanceCgroup, ports: &InstancePorts) -> Result<(), String> {
         let (closed, gateway) = (&*self.config.blocked_ports, self.config.gateway.as_ref().ok());
-        let rule = CgroupPortPrograms { named, real, closed, gateway: gateway.map(|gateway| gateway.host_ports) };
+        let rule = CgroupPortPrograms { ports: ports.pairs(), closed, gateway: gateway.map(|gateway| gateway.host_ports) };
         let cgroups = self.cgroups.as_ref().map_err(Clone::clone)?;
         cgroups.add_port(group, &rule).map_err(|why| why.to_string())
     }

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::HostContext;
-use crate::ResourceLimits;
+use crate::{InstancePorts, ResourceLimits};
 use crate::cgroup::InstanceCgroup;
 use crate::cleanup::records::{InstanceRecord, RecordGuard};
 use crate::launch::launcher::{spawn_first_process, spawn_waiting};
@@ -156,7 +156,7 @@ impl PreforkPool {
             // Joined ahead of time. The limits of its manifest follow; what cannot be set is reported then.
             let _ = host.assign_resources(&mut group, ResourceLimits::default());
         }
-        let named = host.assign_port(&mut group, port, real).is_ok().then_some(port);
+        let named = host.assign_ports(&mut group, &InstancePorts::new(port, real)).is_ok().then_some(port);
         let place = host.sandbox_spec(&group);
         let child = if is_container {
             host.container_program()

@@ -20,12 +20,14 @@ use tokio::net::TcpStream;
 use crate::launch::launcher::Launcher;
 use crate::limits::{PROBE_HEAD_BYTES_MAX, PROBE_STEP_MAX, PROBE_STEP_MIN};
 use crate::process::precise_sleep::precise_sleep;
-use crate::{ProbeCheck, ProbeSpec};
+use crate::{InstancePorts, ProbeCheck, ProbeSpec};
 
 /// The target and the method of a probe.
 #[derive(Clone, Copy)]
 pub(crate) struct ProbeTarget<'a> {
     pub(crate) address: SocketAddr,
+    /// Where other ports of the instance are.
+    pub(crate) ports: &'a InstancePorts,
     pub(crate) launcher: &'a Launcher,
     pub(crate) environment: &'a [(String, String)],
     /// The reason of a failure.
@@ -94,7 +96,10 @@ impl ProbeTarget<'_> {
     }
 
     /// Everything beyond a connect is boxed: a running instance has this in it five times, which was 11 KB of each.
-    async fn attempt(self, probe: &ProbeSpec) -> Result<(), String> {
+    async fn attempt(mut self, probe: &ProbeSpec) -> Result<(), String> {
+        if let Some(port) = probe.port {
+            self.address.set_port(self.ports.host_port(port));
+        }
         let attempt = async {
             match &probe.check {
                 ProbeCheck::Tcp => self.connect().await.map(drop).map_err(|why| why.to_string()),

@@ -1,7 +1,7 @@
 //! Connections to the ports of an instance.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream as StdTcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream as StdTcpStream};
 
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -37,12 +37,17 @@ pub(super) async fn connect(
 
 /// The network is the host's, so a port that no container of the instance has may be another program's.
 fn address(sessions: &InstanceSessions, port: u16) -> io::Result<SocketAddr> {
-    let serving = sessions.container(None).filter(|_| port == sessions.port);
-    let by_port = || sessions.containers().iter().find(|one| one.address.port() == port);
-    serving.or_else(by_port).map(|one| one.address).ok_or_else(|| {
-        let others = sessions.containers().iter().filter(|one| one.sidecar.is_some()).map(|one| one.address.port());
-        let ports: Vec<String> =
-            [sessions.port].into_iter().chain(others).filter(|port| *port > 0).map(|port| port.to_string()).collect();
+    let by_container = || {
+        let has_port = sessions.containers().iter().any(|one| one.port == port);
+        has_port.then(|| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+    };
+    sessions.ports.address_of(port).or_else(by_container).ok_or_else(|| {
+        let named = sessions.ports.pairs().iter().map(|(port, _)| *port);
+        let mut ports: Vec<u16> = named.chain(sessions.containers().iter().map(|one| one.port)).collect();
+        ports.retain(|port| *port > 0);
+        ports.sort_unstable();
+        ports.dedup();
+        let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
         io::Error::other(format!(
             "no container of the instance has the port {port}; its ports are {}",
             ports.join(", ")

@@ -2,12 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::rc::Rc;
 
 use tokio::sync::{Notify, watch};
 
 use super::{RunningContainer, SessionError};
+use crate::InstancePorts;
 use crate::launch::launcher::Launcher;
 use crate::usage::InstanceProcesses;
 
@@ -31,8 +31,8 @@ impl SessionRegistry {
 /// One running instance.
 pub(crate) struct InstanceSessions {
     containers: Vec<SessionContainer>,
-    /// The container port of the one that serves.
-    pub(super) port: u16,
+    /// Where its container ports are.
+    pub(super) ports: Rc<InstancePorts>,
     /// Sessions that are open.
     open: Cell<usize>,
     /// The first session was opened, or the last one closed.
@@ -48,15 +48,15 @@ pub(super) struct SessionContainer {
     pub(super) sidecar: Option<String>,
     pub(super) launcher: Rc<Launcher>,
     pub(super) environment: Rc<[(String, String)]>,
-    /// Where it listens on this host.
-    pub(super) address: SocketAddr,
+    /// Its container port.
+    pub(super) port: u16,
 }
 
 impl InstanceSessions {
-    pub(crate) fn new(port: u16) -> Self {
+    pub(crate) fn new(ports: Rc<InstancePorts>) -> Self {
         Self {
             containers: Vec::new(),
-            port,
+            ports,
             open: Cell::default(),
             open_changed: Notify::new(),
             frozen: Cell::default(),
@@ -73,13 +73,12 @@ impl InstanceSessions {
 
     pub(crate) fn with_container(
         mut self,
-        sidecar: Option<String>,
+        (sidecar, port): (Option<String>, u16),
         launcher: &Rc<Launcher>,
         environment: &Rc<[(String, String)]>,
-        address: SocketAddr,
     ) -> Self {
         let (launcher, environment) = (Rc::clone(launcher), Rc::clone(environment));
-        self.containers.push(SessionContainer { sidecar, launcher, environment, address });
+        self.containers.push(SessionContainer { sidecar, launcher, environment, port });
         self
     }
 

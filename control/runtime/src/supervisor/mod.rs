@@ -52,7 +52,7 @@ use crate::probes::LastProbeError;
 use crate::process::child::{pid, signal_group};
 use crate::sessions::{self, InstanceRegistration, InstanceSessions, SessionClient, SessionCommand, SessionRegistry};
 use crate::usage::InstanceProcesses;
-use crate::{InstanceExit, InstanceHandle, InstanceReporter, InstanceSpec, Runtime};
+use crate::{InstanceExit, InstanceHandle, InstancePorts, InstanceReporter, InstanceSpec, Runtime};
 use commands::{GracePeriod, InstanceCommand, ProcessHandle};
 use exit::{TerminationCause, exit_of, not_started};
 use freezer::Freezer;
@@ -254,19 +254,19 @@ async fn run_instance(thread: RuntimeThread, mut instance: InstanceRun) {
     let spec = &instance.spec;
     let kind = PreforkKind { port: spec.port, is_container: spec.image.is_some() };
     let is_usual = spec.init_containers.is_empty()
+        && spec.other_ports.is_empty()
         && !spec.volumes.iter().any(is_in_memory)
         && (kind.is_container || spec.credentials.capabilities.within_defaults());
     let waiting = if is_usual { preforks.acquire(instance.id, kind) } else { None };
-    let port = match &waiting {
-        Some(waiting) => Ok(waiting.host_port),
-        None => host.ports.borrow_mut().allocate(|below| fastrand::u16(..below)),
+    let ports = match &waiting {
+        Some(waiting) => Ok(InstancePorts::new(spec.port, waiting.host_port)),
+        None => host.allocate_ports(spec),
     };
-    let gone = match port {
-        Ok(port) => {
-            let gone =
-                start_and_run(&thread, &mut instance, (port, waiting)).await.unwrap_or_else(|why| not_started(&why));
-            host.ports.borrow_mut().release(port);
-            gone
+    let gone = match ports {
+        Ok(ports) => {
+            let started = start_and_run(&thread, &mut instance, (&ports, waiting)).await;
+            host.release_ports(&ports);
+            started.unwrap_or_else(|why| not_started(&why))
         }
         Err(why) => not_started(&why),
     };
@@ -278,14 +278,14 @@ async fn run_instance(thread: RuntimeThread, mut instance: InstanceRun) {
     instance.reporter.exited(gone);
 }
 
-/// Starts it with the host's `port`, and supervises it.
+/// Starts it with these `ports` of the host, and supervises it.
 async fn start_and_run(
     thread: &RuntimeThread,
     instance: &mut InstanceRun,
-    (port, mut waiting): (u16, Option<PreforkProcess>),
+    (ports, mut waiting): (&InstancePorts, Option<PreforkProcess>),
 ) -> io::Result<InstanceExit> {
     let host = &thread.host;
-    let mut created = Sandbox::create(host, instance, port, waiting.as_mut())?;
+    let mut created = Sandbox::create(host, instance, ports, waiting.as_mut())?;
     // Boxed: few instances have init containers.
     if created.has_init_containers()
         && let Err(gone) = Box::pin(created.run_init_containers(host, instance)).await
@@ -293,7 +293,7 @@ async fn start_and_run(
         created.tear_down(host).await;
         return Ok(gone);
     }
-    let process = InstanceProcess::start(thread, instance, created, (port, waiting))?;
+    let process = InstanceProcess::start(thread, instance, created, waiting)?;
     let _ = instance.spawned.set(Instant::now()); // a life is started once
     Ok(process.run(host, instance).await)
 }
@@ -304,12 +304,12 @@ fn reachable_containers(
     sidecars: &[SidecarContainer],
     launcher: &Rc<Launcher>,
     environment: &Rc<[(String, String)]>,
-    address: SocketAddr,
+    ports: &Rc<InstancePorts>,
 ) -> InstanceSessions {
-    let own = InstanceSessions::new(instance.spec.port);
-    let own = own.with_container(None, launcher, environment, address);
-    sidecars.iter().fold(own, |all, SidecarContainer { sidecar, launcher, environment, address, .. }| {
-        all.with_container(Some(sidecar.name.clone()), launcher, environment, *address)
+    let own = InstanceSessions::new(Rc::clone(ports));
+    let own = own.with_container((None, instance.spec.port), launcher, environment);
+    sidecars.iter().fold(own, |all, SidecarContainer { sidecar, launcher, environment, .. }| {
+        all.with_container((Some(sidecar.name.clone()), sidecar.spec.port), launcher, environment)
     })
 }
 
@@ -318,6 +318,7 @@ struct InstanceProcess {
     child: Child,
     pidfd: AsyncFd<OwnedFd>,
     address: SocketAddr,
+    ports: Rc<InstancePorts>,
     record: InstanceRecord,
     environment: Rc<[(String, String)]>,
     launcher: Rc<Launcher>,
@@ -340,12 +341,20 @@ impl InstanceProcess {
         RuntimeThread { host, preforks, sessions }: &RuntimeThread,
         instance: &InstanceRun,
         created: Sandbox,
-        (port, mut waiting): (u16, Option<PreforkProcess>),
+        mut waiting: Option<PreforkProcess>,
     ) -> io::Result<Self> {
         let underway = preforks.start_guard();
         let InstanceRun { id, ref spec, ref reporter, .. } = *instance;
-        let Sandbox { record, launcher, environment, termination_message, group, sidecars: posts, init_containers } =
-            created;
+        let Sandbox {
+            record,
+            launcher,
+            environment,
+            termination_message,
+            group,
+            ports,
+            sidecars: posts,
+            init_containers,
+        } = created;
         // No instance is ever without a record; that of a prefork process is removed at the end of this.
         let note = || host.records.write(spec, id, &record);
         let is_container = |spec: &InstanceSpec| spec.image.is_some();
@@ -363,7 +372,7 @@ impl InstanceProcess {
         let log =
             InstanceLog::open(&host.records.folder(&spec.namespace, &spec.revision), id, &spec.revision, &host.output);
         let log = Rc::new(RefCell::new(log));
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports.serving()));
         match capture(&mut child, &log) {
             Ok((pidfd, readers)) => {
                 let record = record.with_leader(pid(&child));
@@ -374,13 +383,14 @@ impl InstanceProcess {
                     cgroups: group.folders().to_vec(),
                     began: std::time::Instant::now(),
                 };
-                let all = reachable_containers(instance, &posts, &launcher, &environment, address);
+                let all = reachable_containers(instance, &posts, &launcher, &environment, &ports);
                 let all = all.with_processes(processes);
                 Ok(Self {
                     sessions: InstanceRegistration::new(sessions, id, all),
                     child,
                     pidfd,
                     address,
+                    ports,
                     record,
                     environment,
                     launcher,

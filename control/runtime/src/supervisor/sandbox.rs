@@ -25,7 +25,7 @@ use crate::logs::termination_message::TerminationMessage;
 use crate::mounts::volume_store::VolumeStore;
 use crate::names::{host_name, instance_name};
 use crate::sandbox_spec::SandboxSpec;
-use crate::{InstanceExit, InstanceSpec, Sidecar, TerminationMessagePath, may_mount};
+use crate::{InstanceExit, InstancePorts, InstanceSpec, Sidecar, TerminationMessagePath, may_mount};
 
 pub(crate) struct Sandbox {
     pub(crate) record: InstanceRecord,
@@ -34,6 +34,8 @@ pub(crate) struct Sandbox {
     pub(crate) termination_message: TerminationMessage,
     /// Its control group, for its port and its resource limits.
     pub(crate) group: InstanceCgroup,
+    /// Where its container ports are.
+    pub(crate) ports: Rc<InstancePorts>,
     pub(crate) init_containers: InitContainers,
     /// Its running sidecars.
     pub(crate) sidecars: Vec<SidecarContainer>,
@@ -43,7 +45,7 @@ impl Sandbox {
     pub(crate) fn create(
         host: &HostContext,
         run: &InstanceRun,
-        port: u16,
+        ports: &InstancePorts,
         mut waiting: Option<&mut PreforkProcess>,
     ) -> io::Result<Self> {
         let InstanceRun { id, line, ref spec, .. } = *run;
@@ -66,7 +68,11 @@ impl Sandbox {
         let user_ids = user_ids(host, spec)?;
         let has_port = waiting.as_ref().is_some_and(|waiting| waiting.has_port());
         let group = waiting.as_mut().map_or_else(|| InstanceCgroup::new(id.to_string()), |it| it.take_cgroup());
-        let prefork = host.placement(group, has_port, spec, port);
+        let prefork = host.placement(group, has_port, spec, ports.clone());
+        let ports = Rc::new(prefork.ports);
+        if !spec.other_ports.is_empty() {
+            run.reporter.ports(InstancePorts::clone(&ports));
+        }
         let name = instance_name(spec, line);
         let own = InstanceVariables {
             port: Some(prefork.port),
@@ -93,7 +99,7 @@ impl Sandbox {
         };
         let posts = |kind: &str, others: &[Sidecar]| -> Vec<SidecarContainer> {
             let one = |one: &Sidecar| {
-                sidecar_container(host, one, id, launcher(&one.spec, &format!("{kind}-{}", one.name)), own)
+                sidecar_container(host, one, (id, &ports), launcher(&one.spec, &format!("{kind}-{}", one.name)), own)
             };
             others.iter().map(one).collect()
         };
@@ -104,6 +110,7 @@ impl Sandbox {
             sidecars: posts("sidecar", &spec.sidecars),
             termination_message: termination_message.clone(),
             group: prefork.group,
+            ports: Rc::clone(&ports),
             record: record.clone(),
         })
     }
@@ -148,7 +155,7 @@ fn user_ids(host: &HostContext, spec: &InstanceSpec) -> io::Result<Option<Rc<Use
 fn sidecar_container(
     host: &HostContext,
     sidecar: &Sidecar,
-    id: u64,
+    (id, ports): (u64, &Rc<InstancePorts>),
     launcher: Rc<Launcher>,
     own: InstanceVariables<'_>,
 ) -> SidecarContainer {
@@ -159,7 +166,8 @@ fn sidecar_container(
         sidecar: sidecar.clone(),
         launcher,
         environment: environment(spec, InstanceVariables { port: None, termination_message: None, ..own }).into(),
-        address: SocketAddr::from((Ipv4Addr::LOCALHOST, spec.port)),
+        address: SocketAddr::from((Ipv4Addr::LOCALHOST, ports.host_port(spec.port))),
+        ports: Rc::clone(ports),
         log: Rc::new(RefCell::new(log)),
         state: SidecarState::default(),
     }

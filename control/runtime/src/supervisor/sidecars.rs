@@ -32,7 +32,7 @@ use crate::logs::instance_log::InstanceLog;
 use crate::logs::output_capture::{capture, drain};
 use crate::probes::{LastProbeError, ProbePace, ProbeTarget};
 use crate::process::child::{exited, signal_group};
-use crate::{ExitCause, InstanceExit, InstanceReporter, Sidecar, SidecarRestart, SidecarStatus};
+use crate::{ExitCause, InstanceExit, InstancePorts, InstanceReporter, Sidecar, SidecarRestart, SidecarStatus};
 
 /// All sidecars of one instance.
 pub(crate) struct Sidecars {
@@ -60,6 +60,8 @@ pub(crate) struct SidecarContainer {
     pub(crate) environment: Rc<[(String, String)]>,
     /// The target of its probes.
     pub(crate) address: SocketAddr,
+    /// The instance's.
+    pub(crate) ports: Rc<InstancePorts>,
     pub(crate) log: Rc<RefCell<InstanceLog>>,
     pub(crate) state: SidecarState,
 }
@@ -396,8 +398,8 @@ impl SidecarContainer {
     }
 
     fn probe_target(&self) -> ProbeTarget<'_> {
-        let Self { address, launcher, environment, .. } = self;
-        ProbeTarget { address: *address, launcher, environment, last_error: &self.state.last_probe_error }
+        let Self { address, ports, launcher, environment, .. } = self;
+        ProbeTarget { address: *address, ports, launcher, environment, last_error: &self.state.last_probe_error }
     }
 
     fn status(&self) -> SidecarStatus {

@@ -236,8 +236,8 @@ impl InstanceProcess {
     }
 
     fn probe_target(&self) -> ProbeTarget<'_> {
-        let Self { address, launcher, environment, last_probe_error: wrong, .. } = self;
-        ProbeTarget { address: *address, launcher, environment, last_error: wrong }
+        let Self { address, ports, launcher, environment, last_probe_error: wrong, .. } = self;
+        ProbeTarget { address: *address, ports, launcher, environment, last_error: wrong }
     }
 
     /// RT-LIFE-05: SIGTERM, the grace period, SIGKILL.

@@ -6,11 +6,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSecurityContext, PodSpec, SecurityContext};
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, ContainerStatus, Pod, PodSecurityContext, PodSpec, Probe, SecurityContext,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::super::limits::START_TIMEOUT;
 use crate::revision::images::{ImageState, ImageStates};
+use runtime::limits::OTHER_PORTS_MAX;
 use runtime::{InstanceSpec, PodIdentity, ProbeCheck, ProbeSpec, SidecarRestart};
 use support::instance_logs::pod_folder;
 use types::serving::annotations::RUNTIME_HOST_USERS;
@@ -90,13 +94,64 @@ pub(super) fn of_pod(mut instance: InstanceSpec, pod: &Pod) -> InstanceSpec {
         instance.readiness = ProbeSpec::single(ProbeCheck::Running);
     }
     adjust(&mut instance, pod, &spec);
+    instance.other_ports = other_ports(&spec, instance.port);
+    name_probe_ports(&mut instance, &spec, &main);
     for sidecar in &mut instance.sidecars {
         let is_for_others = spec.init_containers.iter().flatten().any(|one| one.name == sidecar.name);
         sidecar.restart = if is_for_others { SidecarRestart::Always } else { restart };
+        name_probe_ports(&mut sidecar.spec, &spec, &sidecar.name);
         adjust(&mut sidecar.spec, pod, &spec);
     }
     instance.init_containers.iter_mut().for_each(|one| adjust(&mut one.spec, pod, &spec));
     instance
+}
+
+/// The ports of its containers besides the one that serves, unless they are to be the host's.
+fn other_ports(spec: &PodSpec, serving: u16) -> Vec<u16> {
+    if spec.host_network == Some(true) {
+        return Vec::new();
+    }
+    let beside = spec.init_containers.iter().flatten().filter(|one| runs_beside(one));
+    let ports = spec.containers.iter().chain(beside).flat_map(|one| one.ports.iter().flatten());
+    let is_own = |port: &&ContainerPort| {
+        port.host_port.is_none_or(|port| port == 0) && port.protocol.as_deref().is_none_or(|protocol| protocol == "TCP")
+    };
+    let mut own: Vec<u16> = ports.filter(is_own).filter_map(|port| u16::try_from(port.container_port).ok()).collect();
+    own.retain(|port| *port > 0 && *port != serving);
+    own.sort_unstable();
+    own.dedup();
+    own.truncate(OTHER_PORTS_MAX);
+    own
+}
+
+/// Probes of Pods ask the port that they name, by number or by its name in the container.
+fn name_probe_ports(instance: &mut InstanceSpec, spec: &PodSpec, container: &str) {
+    let all = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let Some(container) = all.into_iter().find(|one| one.name == container) else { return };
+    let own = instance.port;
+    let port = |probe: &Option<Probe>| {
+        probe.as_ref().and_then(|probe| probe_port(probe, container)).filter(|port| *port != own)
+    };
+    instance.readiness.port = port(&container.readiness_probe);
+    for (to, from) in
+        [(&mut instance.startup, &container.startup_probe), (&mut instance.liveness, &container.liveness_probe)]
+    {
+        to.iter_mut().for_each(|probe| probe.port = port(from));
+    }
+}
+
+fn probe_port(probe: &Probe, container: &Container) -> Option<u16> {
+    let named = probe.http_get.as_ref().map(|get| &get.port).or(probe.tcp_socket.as_ref().map(|tcp| &tcp.port));
+    let number = match (named, &probe.grpc) {
+        (Some(IntOrString::Int(number)), _) => *number,
+        (Some(IntOrString::String(name)), _) => {
+            let has_name = |port: &&ContainerPort| port.name.as_ref() == Some(name);
+            container.ports.iter().flatten().find(has_name)?.container_port
+        }
+        (None, Some(grpc)) => grpc.port,
+        (None, None) => return None,
+    };
+    u16::try_from(number).ok().filter(|port| *port > 0)
 }
 
 /// What all containers of a Pod have.
@@ -140,6 +195,38 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn each_container_port_but_the_hosts_is_the_pods_own() {
+        let spec = |more: serde_json::Value| {
+            let mut spec = json!({ "containers": [
+                { "name": "web", "ports": [{ "containerPort": 80 }, { "containerPort": 9090 },
+                    { "containerPort": 53, "protocol": "UDP" }, { "containerPort": 70, "hostPort": 70 }] },
+                { "name": "log", "ports": [{ "containerPort": 9091 }, { "containerPort": 9090 }] },
+            ] });
+            spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            serde_json::from_value::<PodSpec>(spec).unwrap()
+        };
+        assert_eq!(other_ports(&spec(json!({})), 80), [9090, 9091]);
+        assert_eq!(other_ports(&spec(json!({ "hostNetwork": true })), 80), [0; 0]);
+    }
+
+    #[test]
+    fn probe_names_a_port_by_number_or_name() {
+        let container: Container = serde_json::from_value(json!({ "name": "web",
+            "ports": [{ "containerPort": 80 }, { "name": "health", "containerPort": 9090 }] }))
+        .unwrap();
+        for (probe, port) in [
+            (json!({ "httpGet": { "port": "health" } }), Some(9090)),
+            (json!({ "httpGet": { "port": 9090 } }), Some(9090)),
+            (json!({ "tcpSocket": { "port": 7 } }), Some(7)),
+            (json!({ "grpc": { "port": 8 } }), Some(8)),
+            (json!({ "httpGet": { "port": "other" } }), None),
+            (json!({ "exec": { "command": ["true"] } }), None),
+        ] {
+            assert_eq!(probe_port(&serde_json::from_value(probe.clone()).unwrap(), &container), port, "{probe}");
+        }
+    }
 
     #[test]
     fn pod_security_holds_where_a_container_says_nothing() {
