@@ -5,18 +5,22 @@
 //! cargo bench --bench serving -- parked step     some of them
 //! cargo bench --bench serving -- sleepers 200    so many scaled-to-zero Services instead of 1,000
 //! cargo bench --bench serving -- restart         not part of "all": another four minutes (or `restart 1000`, a tenth of it)
+//! cargo bench --bench serving -- containers 200  containers beside processes; as root
+//! SLUICEGATE_BENCH_IMAGE=127.0.0.1:5000/nginx:v1 cargo bench --bench serving -- containers    a pull beside skopeo and umoci, too
 //! SLUICEGATE_BENCH_PROGRAM=/tmp/tiny cargo bench --bench serving -- sleepers    of a program that starts faster
 //! ```
 //!
 //! `cold`: the first request of a Service, compared with the same program started directly. `sleepers`: Services created until all are Ready, and their cost at zero. `parked`: requests that wait
 //! at once for a Revision that starts. `frozen`: the first response of a frozen instance. `alone`: instances that
-//! take one request at a time under as many clients. `step`: from nothing to 3,000 requests a second. `restart`: started again with
+//! take one request at a time under as many clients. `containers`: cold starts, starts at once, memory and pulls of containers,
+//! beside those of processes. `step`: from nothing to 3,000 requests a second. `restart`: started again with
 //! 10,000 Services and 10,000 Triggers. Clients, instances and
 //! the appliance share the machine's processors.
 #![allow(clippy::unwrap_used, reason = "a bench may panic")]
 #![allow(clippy::cast_precision_loss, reason = "rates need no 53 bits")]
 
 mod cold;
+mod containers;
 mod restart;
 mod stage;
 #[path = "../delivery/table.rs"]
@@ -85,6 +89,9 @@ fn main() {
     }
     if asked("sleepers") {
         sleepers(&mut table, count.unwrap_or(SLEEPERS));
+    }
+    if asked("containers") {
+        containers::containers(&mut table, count.unwrap_or(SLEEPERS));
     }
     if named && asked("restart") {
         restart::restart(&mut table, count.unwrap_or(restart::OBJECTS));
