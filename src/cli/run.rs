@@ -35,6 +35,7 @@ mod preflight;
 mod reload;
 mod routes;
 mod service_manager;
+mod service_sockets;
 mod signals;
 mod sockets;
 mod targets;

@@ -19,6 +19,11 @@ const PULL_FAILED: [&str; 2] = ["ErrImagePull", "ImagePullBackOff"];
 
 /// An image whose server answers with `greeting`; none where containers cannot be tried.
 fn image(greeting: &str) -> Option<TestImage> {
+    image_with(greeting, "exec /bin/busybox httpd -f -p 127.0.0.1:$PORT -h /www")
+}
+
+/// The same with another script.
+fn image_with(greeting: &str, script: &str) -> Option<TestImage> {
     if !rustix::process::geteuid().is_root() || !Path::new(BUSYBOX).exists() {
         eprintln!("skipped: containers take root, and this test {BUSYBOX} (Debian's busybox-static)");
         return None;
@@ -26,8 +31,8 @@ fn image(greeting: &str) -> Option<TestImage> {
     let busybox = std::fs::read(BUSYBOX).unwrap();
     let program = TestLayer::gzip(&TestLayer::files(&[("bin/busybox", 0o755, &busybox)]));
     let page = TestLayer::zstd(&TestLayer::files(&[("www/index.html", 0o644, greeting.as_bytes())]));
-    let config = r#"{"Entrypoint":["/bin/busybox","sh","-c","exec /bin/busybox httpd -f -p 127.0.0.1:$PORT -h /www"]}"#;
-    Some(TestImage::new(vec![program, page], config))
+    let config = json!({ "Entrypoint": [BUSYBOX, "sh", "-c", script] }).to_string();
+    Some(TestImage::new(vec![program, page], &config))
 }
 
 fn get(appliance: &Appliance, service: &str) -> String {
@@ -173,4 +178,49 @@ fn operator_says_which_tags_are_resolved_and_how_long() {
     api.create(&service("slow", &slow.reference("app", "v1"), ""));
     let healthy = failed_with(api, "slow-00001", &PULL_FAILED);
     assert!(healthy["message"].as_str().unwrap().contains("digest-resolution-timeout"), "{healthy}");
+}
+
+/// RT-CG-01, RT-CG-02: a container without limits in its manifest is in its own control groups as well, with a limit on its
+/// processes. It sees them read-only, and the kernel's settings as other runtimes show them.
+#[test]
+fn container_sees_its_own_control_groups() {
+    let script = "cd /sys/fs/cgroup; cat pids.max pids/pids.max 2>/dev/null >/www/limit; \
+                  echo 1 2>/dev/null >pids/pids.max && echo written >>/www/limit; \
+                  /bin/busybox grep ' /proc/sys ' /proc/mounts >/www/mounts; \
+                  cd /; exec /bin/busybox httpd -f -p 127.0.0.1:$PORT -h /www";
+    let script = script.replace("cat ", "/bin/busybox cat ");
+    let Some(app) = image_with("limited", &script) else { return };
+    let registry = TestRegistry::start(RegistryLogin::None);
+    registry.push("app", "v1", &app);
+    let appliance = ApplianceSetup::new(BIN).start();
+    appliance.api().create(&service("app", &registry.reference("app", "v1"), ""));
+    appliance.api().wait_ready("Service", NAMESPACE, "app", TIMEOUT);
+    let get =
+        |path: &str| HttpCall::get(path).host(&format!("app.{NAMESPACE}.localhost")).send(appliance.http()).text();
+    let mounts = get("/mounts");
+    assert!(mounts.starts_with("proc /proc/sys proc ro,"), "{mounts}");
+    if appliance.stderr().contains("number of a container's processes is not limited") {
+        return eprintln!("skipped: no control groups can be made here");
+    }
+    assert_eq!(get("/limit").trim(), "4096");
+}
+
+/// An instance with a user namespace serves as any other, and is another user of the host.
+#[test]
+fn service_may_have_users_of_its_own() {
+    let script =
+        "/bin/busybox cat /proc/self/uid_map >/www/users; exec /bin/busybox httpd -f -p 127.0.0.1:$PORT -h /www";
+    let Some(app) = image_with("own", script) else { return };
+    let registry = TestRegistry::start(RegistryLogin::None);
+    registry.push("app", "v1", &app);
+    let appliance = ApplianceSetup::new(BIN).start();
+    let own = "/spec/template/metadata/annotations/runtime.sluicegate.dev~1host-users";
+    let manifest = with(service("app", &registry.reference("app", "v1"), ""), own, json!("false"));
+    appliance.api().create(&manifest);
+    appliance.api().wait_ready("Service", NAMESPACE, "app", TIMEOUT);
+    assert_eq!(get(&appliance, "app"), "own");
+    let call = HttpCall::get("/users").host(&format!("app.{NAMESPACE}.localhost"));
+    let users = call.send(appliance.http()).text();
+    let numbers: Vec<u32> = users.split_whitespace().map(|number| number.parse().unwrap()).collect();
+    assert!(numbers[0] == 0 && numbers[1] >= 1_879_048_192 && numbers[2] == 65_536, "{users}");
 }

@@ -15,7 +15,8 @@ use rustix::process::{DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpabl
 use serde::{Deserialize, Serialize};
 
 use crate::launch::{
-    LaunchError, Variables, become_user, close_inherited, enter_working_dir, filter_for, not_prepared, own_streams, start,
+    LaunchError, Variables, become_user, close_inherited, enter_working_dir, filter_for, not_prepared, own_streams,
+    start,
 };
 use crate::parent::Parent;
 use crate::path_text;

@@ -18,7 +18,7 @@ use crate::limits::TMP_BYTES_MAX;
 use crate::mounts::{attach, clone_of, clone_tree, descriptor_path, new_filesystem, set_flags};
 use crate::overlay::mount_layers;
 use crate::spec::{BindMount, ContainerSpec};
-use crate::targets::{RootFolder, TargetKind, open_in_root, open_or_create};
+use crate::targets::{ContainerRoot, TargetKind, open_in_root, open_or_create};
 use crate::user::{self, ProcessCredentials};
 use crate::user_namespace::UserNamespace;
 
@@ -43,7 +43,7 @@ pub(crate) fn assemble(
     let cgroups = cgroup_views::open(&spec.cgroups);
     let host_id = |id: u32| users.map_or(id, |users| users.host_id(id));
     let binds = open_sources(spec, users)?;
-    let root = RootFolder { top: mount_layers(&spec.layers, &spec.scratch, users)?, owner: host_id(0) };
+    let root = ContainerRoot { top: mount_layers(&spec.layers, &spec.scratch, users)?, owner: host_id(0) };
     let credentials = user::resolve(&root.top, &spec.user)?;
 
     let proc = clone_proc().and_then(|tree| attach(tree, kernel_folder(&root, "proc")?));
@@ -87,10 +87,7 @@ pub(crate) fn enter(root: OwnedFd) -> io::Result<()> {
 
 /// Copies of what will be bound, outer targets before those inside them: files that the platform writes first, then
 /// volumes, which may cover those. Files on volumes belong to `users`.
-fn open_sources(
-    spec: &ContainerSpec,
-    users: Option<&UserNamespace>,
-) -> Result<Vec<(OwnedFd, BindMount)>, String> {
+fn open_sources(spec: &ContainerSpec, users: Option<&UserNamespace>) -> Result<Vec<(OwnedFd, BindMount)>, String> {
     let files = write_files(spec, users.map_or(0, |users| users.host_id(0)))
         .map_err(|why| format!("{}: files of the container cannot be written: {why}", spec.scratch.display()))?;
     let mut volumes = spec.mounts.clone();
@@ -148,7 +145,7 @@ fn write_files(spec: &ContainerSpec, owner: u32) -> io::Result<Vec<BindMount>> {
 }
 
 /// A folder of this name at the top of the image: never a link, which could lead what the kernel tells elsewhere.
-fn kernel_folder(root: &RootFolder, name: &str) -> io::Result<OwnedFd> {
+fn kernel_folder(root: &ContainerRoot, name: &str) -> io::Result<OwnedFd> {
     match mkdirat(root, name, Mode::from_raw_mode(0o755)) {
         Err(Errno::EXIST) => {}
         made => made.and_then(|()| root.own(root, name))?,
@@ -161,7 +158,7 @@ fn kernel_folder(root: &RootFolder, name: &str) -> io::Result<OwnedFd> {
 }
 
 /// RT-FS-02: every program may write to `/tmp`; in memory, where the root cannot be written to.
-fn create_tmp(root: &RootFolder, spec: &ContainerSpec) -> io::Result<()> {
+fn create_tmp(root: &ContainerRoot, spec: &ContainerSpec) -> io::Result<()> {
     if matches!(open_in_root(root, Path::new(TMP), OFlags::PATH), Err(Errno::NOENT)) {
         let made = open_or_create(root, Path::new(TMP), TargetKind::Folder)?;
         // By the descriptor: the path may be a link of the image's.
@@ -177,7 +174,7 @@ fn create_tmp(root: &RootFolder, spec: &ContainerSpec) -> io::Result<()> {
     attach(memory, open_or_create(root, Path::new(TMP), TargetKind::Folder)?)
 }
 
-fn mount_bind(root: &RootFolder, tree: &OwnedFd, bind: &BindMount) -> io::Result<()> {
+fn mount_bind(root: &ContainerRoot, tree: &OwnedFd, bind: &BindMount) -> io::Result<()> {
     attach(tree, open_or_create(root, &bind.target, TargetKind::of(tree)?)?)?;
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
     flags.set(MountFlags::RDONLY, bind.read_only);

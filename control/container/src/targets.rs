@@ -11,8 +11,8 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, FileType, Gid, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, Uid, chownat, fstat, fstatfs, mkdirat, openat,
-    openat2, readlinkat,
+    AtFlags, FileType, Gid, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, Uid, chownat, fstat, fstatfs, mkdirat,
+    openat, openat2, readlinkat,
 };
 use rustix::io::Errno;
 
@@ -22,19 +22,19 @@ const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 
 /// The root of a container, below which targets are found or made.
-pub(crate) struct RootFolder {
+pub(crate) struct ContainerRoot {
     pub(crate) top: OwnedFd,
     /// Owns what is made: the container's root.
     pub(crate) owner: u32,
 }
 
-impl AsFd for RootFolder {
+impl AsFd for ContainerRoot {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.top.as_fd()
     }
 }
 
-impl RootFolder {
+impl ContainerRoot {
     /// `name` was made in `folder`.
     pub(crate) fn own(&self, folder: impl AsFd, name: impl rustix::path::Arg) -> rustix::io::Result<()> {
         match self.owner {
@@ -75,7 +75,7 @@ pub(crate) fn open_in_root(root: impl AsFd, path: &Path, flags: OFlags) -> rusti
 }
 
 /// The entry at `path`, created if it is missing, with the folders above it. Its type fits a mount of `kind`.
-pub(crate) fn open_or_create(root: &RootFolder, path: &Path, kind: TargetKind) -> io::Result<OwnedFd> {
+pub(crate) fn open_or_create(root: &ContainerRoot, path: &Path, kind: TargetKind) -> io::Result<OwnedFd> {
     let target = create(root, path, kind, &mut LINKS_MAX.clone())?;
     if TargetKind::of(&target)? != kind {
         let (is, wanted) = match kind {
@@ -91,7 +91,7 @@ pub(crate) fn open_or_create(root: &RootFolder, path: &Path, kind: TargetKind) -
     Ok(target)
 }
 
-fn create(root: &RootFolder, path: &Path, kind: TargetKind, links: &mut usize) -> io::Result<OwnedFd> {
+fn create(root: &ContainerRoot, path: &Path, kind: TargetKind, links: &mut usize) -> io::Result<OwnedFd> {
     match open_in_root(root, path, OFlags::PATH) {
         Err(Errno::NOENT) => {}
         opened => return Ok(opened?),
@@ -120,7 +120,7 @@ fn create(root: &RootFolder, path: &Path, kind: TargetKind, links: &mut usize) -
 
 /// Makes `name` in `folder`, which `above` led to. A link to nothing is followed, and what it names is made.
 fn create_one(
-    root: &RootFolder,
+    root: &ContainerRoot,
     (folder, above): (&OwnedFd, &Path),
     name: &OsStr,
     kind: TargetKind,
@@ -162,15 +162,15 @@ mod tests {
     use super::*;
     use crate::mounts::descriptor_path;
 
-    fn root() -> (tempfile::TempDir, RootFolder) {
+    fn root() -> (tempfile::TempDir, ContainerRoot) {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("root/etc")).unwrap();
         fs::create_dir_all(dir.path().join("host")).unwrap();
         let root = rustix::fs::open(dir.path().join("root"), OFlags::PATH | OFlags::DIRECTORY, Mode::empty()).unwrap();
-        (dir, RootFolder { top: root, owner: 0 })
+        (dir, ContainerRoot { top: root, owner: 0 })
     }
 
-    fn made(root: &RootFolder, path: &str, kind: TargetKind) -> PathBuf {
+    fn made(root: &ContainerRoot, path: &str, kind: TargetKind) -> PathBuf {
         fs::read_link(descriptor_path(&open_or_create(root, Path::new(path), kind).unwrap())).unwrap()
     }
 

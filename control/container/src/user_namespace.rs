@@ -98,7 +98,9 @@ pub fn hold() -> io::Result<()> {
 fn map_ids_of(helper: &mut Child, first: u32) -> io::Result<File> {
     let mut ready = [0];
     let mut stdout = helper.stdout.take().ok_or_else(|| io::Error::other("it has no stdout"))?;
-    stdout.read_exact(&mut ready).map_err(|_| io::Error::other("this host allows none; see user.max_user_namespaces"))?;
+    stdout
+        .read_exact(&mut ready)
+        .map_err(|_| io::Error::other("this host allows none; see user.max_user_namespaces"))?;
     let folder = format!("/proc/{}", helper.id());
     for map in ["uid_map", "gid_map"] {
         fs::write(format!("{folder}/{map}"), format!("0 {first} {USER_IDS}"))?;

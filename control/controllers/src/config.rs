@@ -8,7 +8,7 @@ use apiserver::store::ObjectStore;
 use contract::target_policy::TargetPolicy;
 use support::clock::WallClock;
 
-use crate::listeners::{GatewayListenerConfig, ListenerAddresses};
+use crate::listeners::{GatewayListenerConfig, ListenerAddresses, ServiceListenerConfig};
 use crate::publish::QuotaConfig;
 use crate::stream_addresses::EventsTlsListener;
 
@@ -26,6 +26,8 @@ pub struct ContextConfig {
     pub listeners: ListenerAddresses,
     /// What Gateways may open beside them.
     pub gateway_listeners: GatewayListenerConfig,
+    /// For ports of core Services, if instances have names.
+    pub service_listeners: Option<ServiceListenerConfig>,
     pub quotas: QuotaConfig,
     /// Which addresses objects may name as targets.
     pub targets: Arc<TargetPolicy>,

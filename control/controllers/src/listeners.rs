@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::{fmt, io};
 
 use contract::listener_sockets::{ListenerSocket, ListenerSpec};
+use contract::service_names::SearchDomains;
 
 use crate::address_pool::AddressPool;
 use crate::port_ranges::PortRanges;
@@ -56,6 +57,16 @@ pub struct GatewayListenerConfig {
     pub opener: Arc<dyn OpenSockets>,
     /// The addresses of Gateways that name none.
     pub pool: Arc<AddressPool>,
+}
+
+/// What core Services open at run time, for the instances of this host.
+#[derive(Debug, Clone)]
+pub struct ServiceListenerConfig {
+    pub opener: Arc<dyn OpenSockets>,
+    /// Where the addresses of Services are looked up.
+    pub domains: Arc<SearchDomains>,
+    /// An address that no other appliance of this host has, nor its predecessor: addresses of Services are derived from it.
+    pub server: Ipv4Addr,
 }
 
 /// Opens sockets for listeners at run time.

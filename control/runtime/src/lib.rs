@@ -29,6 +29,7 @@ pub mod sessions;
 mod spec;
 mod supervisor;
 pub mod usage;
+mod user_ids;
 pub mod volumes;
 
 pub use cleanup::kill_leftovers;

@@ -107,6 +107,7 @@ impl TestControlPlane {
             events_tls: None,
             listeners: controllers::listeners::ListenerAddresses::default(),
             gateway_listeners: controllers::listeners::GatewayListenerConfig::default(),
+            service_listeners: None,
             publishes_pods: shows_pods,
             leader_identity: (!shows_pods).then(controllers::leader_election::new_identity),
             quotas: QuotaConfig::default(),

@@ -27,7 +27,8 @@ fn mount(volume: &str, path: &str) -> InstanceMount {
 fn host_user_of(text: &str) -> Option<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let found = all.into_iter().find(|entry| {
-        fs::read_to_string(entry.path().join("cmdline")).is_ok_and(|line| line.contains(text) && line.starts_with("sleep"))
+        fs::read_to_string(entry.path().join("cmdline"))
+            .is_ok_and(|line| line.contains(text) && line.starts_with("sleep"))
     })?;
     Some(fs::metadata(found.path()).unwrap().uid())
 }

@@ -8,7 +8,9 @@ use crate::eventing::stream_options::{
     DEDUPLICATION_WINDOW, DURABILITY, EVENT_BYTES, HISTORY_TIME, ON_DELETE, RETENTION_BYTES, RETENTION_TIME,
 };
 use crate::eventing::trigger::{ORDER, START_POSITION};
-use crate::serving::annotations::{RUNTIME_CLASS, RUNTIME_HOST_USERS, RUNTIME_READINESS, RUNTIME_VOLUMES, STATE_DIRECTORY};
+use crate::serving::annotations::{
+    RUNTIME_CLASS, RUNTIME_HOST_USERS, RUNTIME_READINESS, RUNTIME_VOLUMES, STATE_DIRECTORY,
+};
 use crate::serving::spare_instances::{SPARE_INSTANCES, SPARE_MODE};
 use crate::serving::stream_timeouts::{REQUEST_BODY_TIMEOUT, STREAM_IDLE_TIMEOUT};
 use crate::serving::traffic_policy::{HEADER_ROUTES, MIRROR, STICKY};

@@ -10,6 +10,10 @@ use ring::cgroup_ports::NAMES;
 /// Domains that get an address; further ones cannot be used with short names.
 const DOMAINS_MAX: u32 = 65_536;
 
+/// Addresses of services that have one of their own: 127.80.0.0/12, apart from those of domains.
+pub const SERVICES: std::ops::RangeInclusive<Ipv4Addr> =
+    Ipv4Addr::new(127, 80, 0, 0)..=Ipv4Addr::new(127, 95, 255, 255);
+
 /// By host, in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServiceNames {
@@ -65,10 +69,20 @@ impl ServiceNames {
 }
 
 /// Completes hosts without a dot: `http://other` means the one in the domain whose names resolve to the address that
-/// the client connected to. One thread adds domains, and all read them.
+/// the client connected to. One thread adds domains, one adds services, and all read them.
 #[derive(Debug, Default)]
 pub struct SearchDomains {
     domains: ArcSwap<Vec<Arc<str>>>,
+    services: ArcSwap<ServiceAddressTable>,
+}
+
+/// Services with an address of their own.
+#[derive(Debug, Default, Clone)]
+struct ServiceAddressTable {
+    /// By `DOMAIN/SERVICE`.
+    by_name: BTreeMap<Box<str>, Ipv4Addr>,
+    /// Their domains.
+    by_address: BTreeMap<Ipv4Addr, Arc<str>>,
 }
 
 impl SearchDomains {
@@ -86,10 +100,42 @@ impl SearchDomains {
         Some(Ipv4Addr::from(u32::from(*NAMES.start()) + 1 + number))
     }
 
+    /// A service of `domain` has an address of its own from now on, one of [`SERVICES`]; or none.
+    pub fn set_service(&self, domain: &str, service: &str, address: Option<Ipv4Addr>) {
+        let key: Box<str> = format!("{domain}/{service}").into();
+        if self.services.load().by_name.get(&key).copied() == address {
+            return;
+        }
+        self.services.rcu(|known| {
+            let mut services = ServiceAddressTable::clone(known);
+            if let Some(before) = services.by_name.remove(&key) {
+                services.by_address.remove(&before);
+            }
+            if let Some(address) = address {
+                services.by_name.insert(key.clone(), address);
+                services.by_address.insert(address, domain.into());
+            }
+            services
+        });
+    }
+
+    /// The own address of a service of `domain`.
+    #[must_use]
+    pub fn service(&self, domain: &str, service: &str) -> Option<Ipv4Addr> {
+        let services = self.services.load();
+        if services.by_name.is_empty() {
+            return None;
+        }
+        services.by_name.get(&*format!("{domain}/{service}")).copied()
+    }
+
     /// The domain whose names resolve to `address`.
     #[must_use]
     pub fn at(&self, address: IpAddr) -> Option<Arc<str>> {
         let IpAddr::V4(address) = address.to_canonical() else { return None };
+        if SERVICES.contains(&address) {
+            return self.services.load().by_address.get(&address).cloned();
+        }
         let number = u32::from(address).checked_sub(u32::from(*NAMES.start()) + 1)?;
         self.domains.load().get(usize::try_from(number).ok()?).cloned()
     }
@@ -111,6 +157,22 @@ mod tests {
         for unknown in ["127.64.0.0", "127.64.0.9", "10.0.0.1", "::1"] {
             assert_eq!(domains.at(unknown.parse().unwrap()), None, "{unknown}");
         }
+    }
+
+    #[test]
+    fn service_has_its_own_address_in_its_domain() {
+        let domains = SearchDomains::default();
+        let namespace = domains.address("ns").unwrap();
+        let address = Ipv4Addr::new(127, 80, 1, 2);
+        assert!(NAMES.contains(&address) && SERVICES.contains(&address) && !SERVICES.contains(&namespace));
+        domains.set_service("ns", "db", Some(address));
+        assert_eq!((domains.service("ns", "db"), domains.service("other", "db")), (Some(address), None));
+        assert_eq!(domains.at(address.into()).as_deref(), Some("ns"));
+        let moved = Ipv4Addr::new(127, 80, 1, 3);
+        domains.set_service("ns", "db", Some(moved));
+        assert_eq!((domains.at(address.into()), domains.service("ns", "db")), (None, Some(moved)));
+        domains.set_service("ns", "db", None);
+        assert_eq!((domains.at(moved.into()), domains.service("ns", "db")), (None, None));
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub struct CgroupPortPrograms<'a> {
     pub gateway: Option<(u16, u16)>,
 }
 
-/// Loopback addresses that host names resolve to: 127.64.0.0/10. No process binds any of them.
+/// Loopback addresses that host names resolve to: 127.64.0.0/10. Only the appliance binds them.
 pub const NAMES: std::ops::RangeInclusive<Ipv4Addr> = Ipv4Addr::new(127, 64, 0, 0)..=Ipv4Addr::new(127, 127, 255, 255);
 
 /// Far above the two that an appliance has, its API and its admin listener; a program with that many is
@@ -36,17 +36,12 @@ pub const PORTS_MAX: usize = 64;
 impl CgroupPortPrograms<'_> {
     /// Attaches the programs to the group whose folder is open as `group`.
     pub fn attach(&self, group: BorrowedFd<'_>) -> io::Result<()> {
-        if self.closed.len() > CLOSED_MAX {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("{} closed ports, limit {CLOSED_MAX}", self.closed.len()),
-            ));
-        }
-        if self.ports.len() > PORTS_MAX {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("{} ports of a group, limit {PORTS_MAX}", self.ports.len()),
-            ));
+        for (what, count, limit) in
+            [("closed ports", self.closed.len(), CLOSED_MAX), ("ports of a group", self.ports.len(), PORTS_MAX)]
+        {
+            if count > limit {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{count} {what}, limit {limit}")));
+            }
         }
         for (at, program) in [
             (BIND4, self.bind(true)),
@@ -497,11 +492,9 @@ mod tests {
         }
         let none = std::fs::File::open("/").unwrap();
         assert!(rule.attach(std::os::fd::AsFd::as_fd(&none)).is_err(), "no group");
-        let more: Vec<u16> = (1..=65).collect();
-        let rule = CgroupPortPrograms { closed: &more, ..rule };
+        let rule = CgroupPortPrograms { closed: &[1; CLOSED_MAX + 1], ..rule };
         assert_eq!(rule.attach(std::os::fd::AsFd::as_fd(&none)).unwrap_err().kind(), io::ErrorKind::InvalidInput);
-        let more = [(80, 20_001); PORTS_MAX + 1];
-        let rule = CgroupPortPrograms { ports: &more, closed: &closed, gateway: None };
+        let rule = CgroupPortPrograms { ports: &[(80, 20_001); PORTS_MAX + 1], closed: &closed, gateway: None };
         assert_eq!(rule.attach(std::os::fd::AsFd::as_fd(&none)).unwrap_err().kind(), io::ErrorKind::InvalidInput);
     }
 }

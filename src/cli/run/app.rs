@@ -83,7 +83,7 @@ impl App {
 
         let tables = TablePublisher::new(RoutingTable::default());
         let (publisher, routes, log_names) = publisher(&config, &tables, files)?;
-        let ClusterLocalGateway { listeners: cluster_local, gateway } = cluster_local::open(&config, &tables);
+        let ClusterLocalGateway { listeners: cluster_local, gateway, services } = cluster_local::open(&config, &tables);
         let targets = targets::policy(&config, &sockets, gateway.as_ref().ok())?;
         let (health, ways) = (Arc::new(Health { targets, expiries, ..Health::default() }), Arc::default());
         let (spans, exporter) = otlp::start(&config, &health)?.unzip();
@@ -91,7 +91,7 @@ impl App {
         let shared = SharedCoreConfig::new(&tables, &signals, predecessor.is_some());
         let state = handover_state(&config, (sockets.keep()?, &opened, folder), &shared, control_handle, &health);
         let ControlThread { synced, admin, thread: control } = control::start(ControlThreadConfig {
-            control: control_config(&config, (&sockets, &opened), events_tls.as_ref(), &health, &ways)?,
+            control: control_config(&config, (&sockets, &opened, services), events_tls.as_ref(), &health, &ways)?,
             config: config.clone(),
             publisher: Arc::clone(&publisher),
             signals,

@@ -4,17 +4,16 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use ::control::controllers::listeners::ServiceListenerConfig;
 use ::control::dns::{DnsServer, InstanceGateway};
 use ::control::runtime::may_mount;
 use dataplane::service_names::SearchDomains;
 use dataplane::table_publisher::TablePublisher;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::service_sockets::{LOOPBACK, ServiceSockets};
 use super::sockets::BACKLOG;
 use crate::config::RunConfig;
-
-/// The host's name for the loopback interface.
-const LOOPBACK: &[u8] = b"lo";
 
 /// Where internal callers connect.
 pub(super) struct ClusterLocalGateway {
@@ -23,16 +22,21 @@ pub(super) struct ClusterLocalGateway {
     pub(super) listeners: (Vec<(TcpListener, TcpListener)>, Arc<SearchDomains>),
     /// The settings for instances, or why there is no gateway.
     pub(super) gateway: Result<InstanceGateway, String>,
+    /// How core Services open ports for instances, if there is a gateway.
+    pub(super) services: Option<ServiceListenerConfig>,
 }
 
 /// Never passed to a successor, whose instances have a gateway of its own.
 pub(super) fn open(config: &RunConfig, tables: &Arc<TablePublisher>) -> ClusterLocalGateway {
-    let domains = Arc::default();
+    let domains = Arc::<SearchDomains>::default();
     match make(config, tables, &domains) {
         Ok((core_listeners, gateway)) => {
-            ClusterLocalGateway { listeners: (core_listeners, domains), gateway: Ok(gateway) }
+            let opener = Arc::new(ServiceSockets { workers: config.workers });
+            let services = ServiceListenerConfig { opener, domains: Arc::clone(&domains), server: gateway.server };
+            let listeners = (core_listeners, domains);
+            ClusterLocalGateway { listeners, gateway: Ok(gateway), services: Some(services) }
         }
-        Err(why) => ClusterLocalGateway { listeners: (Vec::new(), domains), gateway: Err(why) },
+        Err(why) => ClusterLocalGateway { listeners: (Vec::new(), domains), gateway: Err(why), services: None },
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use anyhow::Result;
 use control::clock::WallClock;
 use control::controllers::address_pool::AddressPool;
-use control::controllers::listeners::{GatewayListenerConfig, ListenerAddresses};
+use control::controllers::listeners::{GatewayListenerConfig, ListenerAddresses, ServiceListenerConfig};
 use control::controllers::revision::RevisionConfig;
 use control::controllers::sources::ping::PingConfig;
 use control::controllers::{ContextConfig, ControllerConfig, leader_election};
@@ -23,7 +23,7 @@ use crate::config::{AdvertisedHost, RunConfig};
 
 pub(super) fn control_config(
     config: &RunConfig,
-    (sockets, gateway_sockets): (&BoundSockets, &Arc<GatewaySockets>),
+    (sockets, gateway_sockets, service_listeners): (&BoundSockets, &Arc<GatewaySockets>, Option<ServiceListenerConfig>),
     events_tls: Option<&EventsTls>,
     health: &Health,
     ways: &Arc<OnceLock<CoreSenders>>,
@@ -46,6 +46,7 @@ pub(super) fn control_config(
             opener: Arc::clone(gateway_sockets) as _,
             pool: Arc::new(AddressPool::new(config.gateway.addresses.clone())),
         },
+        service_listeners,
         events_url_base: format!("http://{events}"),
         events_tls: events_tls.map(EventsTls::listener_state),
         publishes_pods: config.kubeconfig.is_none(),

@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::{Container, SecurityContext};
 
 use super::error::RevisionError;
-use runtime::InstanceCredentials;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use runtime::InstanceCredentials;
 use runtime::capabilities::{self, Capabilities};
 use types::serving::annotations::RUNTIME_HOST_USERS;
 use types::shared::annotation;
@@ -130,7 +130,13 @@ mod tests {
         let said = json!({ "runAsUser": 1000, "runAsGroup": 7, "runAsNonRoot": true,
             "capabilities": { "drop": ["ALL"], "add": ["NET_BIND_SERVICE"] } });
         let capabilities = Capabilities::from_manifest(&["NET_BIND_SERVICE".to_owned()], &["ALL".to_owned()]);
-        let wanted = InstanceCredentials { user: Some(1000), group: Some(7), run_as_non_root: true, capabilities, has_user_namespace: false };
+        let wanted = InstanceCredentials {
+            user: Some(1000),
+            group: Some(7),
+            run_as_non_root: true,
+            capabilities,
+            has_user_namespace: false,
+        };
         assert_eq!(of(&said).unwrap(), wanted);
         assert_eq!(of(&json!({})).unwrap(), InstanceCredentials::default());
         let refused = of(&json!({ "capabilities": { "add": ["FLY"] } })).unwrap_err();

@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::owned_pods::{delete, owned, ready_since};
+use super::service_ports::{self, PortTarget, ServicePorts};
 use super::{WorkloadConfig, service_hosts};
 use crate::api::Error;
 use crate::context::ControllerContext;
@@ -23,8 +24,8 @@ use crate::names::SERVICE_NAME;
 use crate::owned_child::owner_references;
 use crate::pods::is_derived;
 use crate::work_queue::{ControllerKind, WorkItem};
-use support::child_name::child_name;
 use runtime::InstancePorts;
+use support::child_name::child_name;
 use types::selector;
 use types::shared::{label, name, namespace};
 
@@ -37,12 +38,19 @@ const ENDPOINTS_MAX: usize = 1000;
 #[derive(Debug)]
 pub struct EndpointsController {
     workloads: WorkloadConfig,
+    ports: ServicePorts,
 }
 
 impl EndpointsController {
+    /// Nothing here stands behind the names of a Service.
+    async fn remove_names(&self, context: &ControllerContext, item: &WorkItem) {
+        service_hosts::remove(context, &item.namespace, &item.name).await;
+        self.ports.remove(context, &item.namespace, &item.name).await;
+    }
+
     #[must_use]
     pub fn new(workloads: WorkloadConfig) -> Self {
-        Self { workloads }
+        Self { workloads, ports: ServicePorts::default() }
     }
 }
 
@@ -83,7 +91,7 @@ async fn reconcile(
     item: &WorkItem,
 ) -> Result<(), Error> {
     let Some(service) = context.caches.core_services.get(&item.namespace, &item.name) else {
-        service_hosts::remove(context, &item.namespace, &item.name).await;
+        controller.remove_names(context, item).await;
         return Ok(());
     };
     let has_selector =
@@ -93,7 +101,7 @@ async fn reconcile(
     }
     let slices: Vec<EndpointSlice> = owned(context, &service.metadata).await?;
     if !has_selector {
-        service_hosts::remove(context, &item.namespace, &item.name).await;
+        controller.remove_names(context, item).await;
         // Its author writes them now, as long as the selector is away.
         for slice in slices.iter().filter(|slice| label(&slice.metadata, MANAGED_BY.0) == Some(MANAGED_BY.1)) {
             delete(context, slice, None).await?;
@@ -127,12 +135,22 @@ async fn reconcile(
         }
     }
     service_hosts::publish(context, &service, &http_addresses(&service, &backends)).await;
+    controller.ports.publish(context, &service, &further_targets(&service, &backends)).await;
     apply_endpoints(context, &service, &backends).await
 }
 
 /// Where the Service's name leads to.
 fn http_addresses(service: &Service, backends: &[PodBackend]) -> Vec<SocketAddr> {
-    let Some(port) = service_hosts::http_port(service) else { return Vec::new() };
+    service_hosts::http_port(service).map(|port| addresses_of(port, backends)).unwrap_or_default()
+}
+
+/// The same of its further ports, in their order.
+fn further_targets(service: &Service, backends: &[PodBackend]) -> Vec<PortTarget> {
+    let ports: BTreeMap<u16, &ServicePort> = service_ports::further_ports(service).collect();
+    ports.into_iter().map(|(number, port)| (number, addresses_of(port, backends))).collect()
+}
+
+fn addresses_of(port: &ServicePort, backends: &[PodBackend]) -> Vec<SocketAddr> {
     let name = port.name.clone().unwrap_or_default();
     let of = |one: &PodBackend| {
         let (.., number) = one.ports.iter().find(|(port, ..)| *port == name)?;

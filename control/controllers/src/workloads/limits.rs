@@ -24,3 +24,10 @@ pub const BURST_PODS_MAX: usize = 500;
 pub const JOB_RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
 /// Kubernetes' figure.
 pub const JOB_RETRY_DELAY_MAX: Duration = Duration::from_secs(360);
+
+/// Ports of a core Service, besides 80 and 443, at which instances reach it by its name: each has a socket for every core.
+pub const SERVICE_PORTS_MAX: usize = 16;
+/// The same of all Services together.
+pub const ALL_SERVICE_PORTS_MAX: usize = 1024;
+/// Addresses that are tried for a Service: two of a host meet on one about never.
+pub const SERVICE_ADDRESSES_TRIED_MAX: u64 = 8;

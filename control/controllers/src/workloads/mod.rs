@@ -15,6 +15,7 @@ pub mod pod;
 pub mod pod_runner;
 pub mod replica_set;
 mod service_hosts;
+mod service_ports;
 
 use pod_runner::PodRunner;
 

@@ -2,7 +2,8 @@
 //! send it to a Pod that is ready.
 //!
 //! All Pods have the same address and differ in their ports, which a name cannot say. So the name leads to the
-//! listener of its namespace, like a Route's, and there the host chooses the Service. That is for HTTP on port 80.
+//! listener of its namespace, like a Route's, and there the host chooses the Service. That is for HTTP on port 80; other ports
+//! are in [`super::service_ports`].
 
 use std::net::SocketAddr;
 

@@ -117,6 +117,9 @@ fn is_cluster_name(host: &str) -> bool {
 }
 
 fn resolve(table: &RoutingTable, host: &str, domains: &SearchDomains) -> NameResolution {
+    if let Some(address) = own_address(host, domains) {
+        return NameResolution::Addresses(vec![address.into()]);
+    }
     if table.hosts.get(host).is_some() {
         let address = host.split('.').nth(1).and_then(|namespace| domains.address(namespace));
         return address.map_or(NameResolution::NotFound, |address| NameResolution::Addresses(vec![address.into()]));
@@ -135,6 +138,12 @@ fn resolve(table: &RoutingTable, host: &str, domains: &SearchDomains) -> NameRes
         }
         None => NameResolution::NotFound,
     }
+}
+
+/// That of a core Service whose ports are open at an address of its own.
+fn own_address(host: &str, domains: &SearchDomains) -> Option<Ipv4Addr> {
+    let (service, namespace) = host.strip_suffix(CLUSTER_DOMAIN)?.strip_suffix(".svc.")?.split_once('.')?;
+    domains.service(namespace, service)
 }
 
 fn answer(asked: &Packet<'_>, aliases: &[String], all: &[IpAddr], code: RCODE) -> DnsAction {
@@ -225,6 +234,23 @@ mod tests {
             other => format!("{other:?}"),
         };
         (packet.rcode(), packet.answers.iter().map(word).collect())
+    }
+
+    #[test]
+    fn service_with_ports_of_its_own_has_its_own_address() {
+        let domains = SearchDomains::default();
+        let of = |name: &str| match decide(&query(name, TYPE::A), &table(), &domains) {
+            DnsAction::Answer(answer) => records_of(&answer).1,
+            other => panic!("{other:?}"),
+        };
+        for (service, before) in [("app", "127.64.0.1"), ("db", "10.0.0.1")] {
+            let name = format!("{service}.ns.svc.cluster.local");
+            assert_eq!(of(&name)[0], before);
+            domains.set_service("ns", service, Some(Ipv4Addr::new(127, 80, 0, 9)));
+            assert_eq!(of(&name), ["127.80.0.9"]);
+            domains.set_service("ns", service, None);
+            assert_eq!(of(&name)[0], before);
+        }
     }
 
     /// SRV-VOL-30: what is called by its name inside is found, and what is not there is denied at once.

@@ -16,9 +16,6 @@ use contract::cgroup_ports::CgroupPortPrograms;
 use contract::target_policy::TargetPolicy;
 
 use super::port_allocator::PortAllocator;
-use super::user_ids::UserIdAllocator;
-use crate::limits::OTHER_PORTS_MAX;
-use crate::{InstancePorts, InstanceSpec, ResourceLimits};
 use crate::cgroup::{CgroupManager, InstanceCgroup};
 use crate::cleanup::generations::Generation;
 use crate::cleanup::process_reaper::ProcessReaper;
@@ -26,8 +23,11 @@ use crate::cleanup::records::InstanceRecords;
 use crate::dns::{self, InstanceGateway};
 use crate::launch::InitProgram;
 use crate::launch::container_launcher::ScratchReaper;
+use crate::limits::OTHER_PORTS_MAX;
 use crate::logs::pace::{Output, OutputTally};
 use crate::sandbox_spec::SandboxSpec;
+use crate::user_ids::UserIdAllocator;
+use crate::{InstancePorts, InstanceSpec, ResourceLimits};
 
 /// The host configuration of instances.
 #[derive(Debug, Clone)]
@@ -185,7 +185,8 @@ impl HostContext {
     /// In `group`, the container `ports` are those of the host.
     pub(crate) fn assign_ports(&self, group: &mut InstanceCgroup, ports: &InstancePorts) -> Result<(), String> {
         let (closed, gateway) = (&*self.config.blocked_ports, self.config.gateway.as_ref().ok());
-        let rule = CgroupPortPrograms { ports: ports.pairs(), closed, gateway: gateway.map(|gateway| gateway.host_ports) };
+        let rule =
+            CgroupPortPrograms { ports: ports.pairs(), closed, gateway: gateway.map(|gateway| gateway.host_ports) };
         let cgroups = self.cgroups.as_ref().map_err(Clone::clone)?;
         cgroups.add_port(group, &rule).map_err(|why| why.to_string())
     }

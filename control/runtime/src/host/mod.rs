@@ -1,9 +1,8 @@
-//! Resources that all instances of this host share: ports, ids of users, control groups, and prefork processes.
+//! Resources that all instances of this host share: ports, control groups, and prefork processes.
 
 mod context;
 mod port_allocator;
 pub(crate) mod prefork_pool;
-pub(crate) mod user_ids;
 
 pub use context::HostConfig;
 pub(crate) use context::HostContext;

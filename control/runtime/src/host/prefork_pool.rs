@@ -18,13 +18,13 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::HostContext;
-use crate::{InstancePorts, ResourceLimits};
 use crate::cgroup::InstanceCgroup;
 use crate::cleanup::records::{InstanceRecord, RecordGuard};
 use crate::launch::launcher::{spawn_first_process, spawn_waiting};
 use crate::launch::waiting_process::WaitingProcess;
 use crate::limits::{PREFORK_DELAY, PREFORK_IDLE_WAIT_MAX};
 use crate::process::child::pid;
+use crate::{InstancePorts, ResourceLimits};
 
 /// The waiting processes, and when there is time to start more of them.
 pub(crate) struct PreforkPool {

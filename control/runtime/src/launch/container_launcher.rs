@@ -19,13 +19,13 @@ use container::user::UserSpec;
 use container::{ContainerSpec, ExecSpec};
 use rustix::process::{PidfdFlags, Signal, getpid, kill_process, pidfd_open};
 
-use crate::host::user_ids::UserIdBlock;
 use crate::names::instance_id;
 use crate::process::child::pid;
 use crate::process::host_processes;
 use crate::process::precise_sleep::precise_sleep;
 use crate::remove_tree::remove_tree;
 use crate::sandbox_spec::SandboxSpec;
+use crate::user_ids::UserIdBlock;
 use crate::{ContainerImage, InstanceSpec};
 
 /// The suffix of the folder with the files that an instance's containers write, after the instance's id.
@@ -61,6 +61,7 @@ impl ContainerLauncher {
         (spec, image): (&InstanceSpec, &ContainerImage),
         (place, user_ids): (&SandboxSpec, Option<Rc<UserIdBlock>>),
     ) -> Self {
+        let user_ids = user_ids.filter(|_| spec.credentials.has_user_namespace);
         let container = ContainerSpec {
             layers: image.layers.to_vec(),
             scratch: PathBuf::new(),

@@ -283,6 +283,7 @@ mod tests {
                 user: Some(1000),
                 group: Some(0),
                 run_as_non_root: true,
+                has_user_namespace: false,
                 capabilities: Capabilities::from_manifest(&[], &["ALL".to_owned()]),
             },
             hostname: Some("a-b".into()),

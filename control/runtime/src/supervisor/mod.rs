@@ -345,16 +345,8 @@ impl InstanceProcess {
     ) -> io::Result<Self> {
         let underway = preforks.start_guard();
         let InstanceRun { id, ref spec, ref reporter, .. } = *instance;
-        let Sandbox {
-            record,
-            launcher,
-            environment,
-            termination_message,
-            group,
-            ports,
-            sidecars: posts,
-            init_containers,
-        } = created;
+        let Sandbox { record, launcher, environment, termination_message, group, ports, sidecars, init_containers } =
+            created;
         // No instance is ever without a record; that of a prefork process is removed at the end of this.
         let note = || host.records.write(spec, id, &record);
         let is_container = |spec: &InstanceSpec| spec.image.is_some();
@@ -383,7 +375,7 @@ impl InstanceProcess {
                     cgroups: group.folders().to_vec(),
                     began: std::time::Instant::now(),
                 };
-                let all = reachable_containers(instance, &posts, &launcher, &environment, &ports);
+                let all = reachable_containers(instance, &sidecars, &launcher, &environment, &ports);
                 let all = all.with_processes(processes);
                 Ok(Self {
                     sessions: InstanceRegistration::new(sessions, id, all),
@@ -397,7 +389,7 @@ impl InstanceProcess {
                     log,
                     output_tasks: readers,
                     freezer,
-                    sidecars: Sidecars::start(posts, init_containers.statuses(), reporter),
+                    sidecars: Sidecars::start(sidecars, init_containers.statuses(), reporter),
                     group,
                     termination_message,
                     start_guard: Cell::new(Some(underway)),

@@ -17,7 +17,6 @@ use crate::cleanup::records::InstanceRecord;
 use crate::environment::{InstanceVariables, environment};
 use crate::host::HostContext;
 use crate::host::prefork_pool::PreforkProcess;
-use crate::host::user_ids::UserIdBlock;
 use crate::launch::container_launcher::{ContainerLauncher, scratch_folder};
 use crate::launch::launcher::Launcher;
 use crate::logs::instance_log::InstanceLog;
@@ -25,6 +24,7 @@ use crate::logs::termination_message::TerminationMessage;
 use crate::mounts::volume_store::VolumeStore;
 use crate::names::{host_name, instance_name};
 use crate::sandbox_spec::SandboxSpec;
+use crate::user_ids::UserIdBlock;
 use crate::{InstanceExit, InstancePorts, InstanceSpec, Sidecar, TerminationMessagePath, may_mount};
 
 pub(crate) struct Sandbox {
@@ -90,11 +90,9 @@ impl Sandbox {
         let launcher = |spec: &InstanceSpec, name: &str| {
             let sandbox = place_of(spec);
             let image = spec.image.as_ref().zip(containers.clone());
-            let container =
-                image.map(|(image, host)| {
-                    let users = user_ids.clone().filter(|_| spec.credentials.has_user_namespace);
-                    ContainerLauncher::new(host, (&scratch, name), (spec, image), (&sandbox, users))
-                });
+            let container = image.map(|(image, host)| {
+                ContainerLauncher::new(host, (&scratch, name), (spec, image), (&sandbox, user_ids.clone()))
+            });
             Rc::new(Launcher { init: host.init.clone(), sandbox, container, targets: host.targets() })
         };
         let posts = |kind: &str, others: &[Sidecar]| -> Vec<SidecarContainer> {

@@ -35,7 +35,7 @@ const CONTAINER: [&str; 19] = [
     "restartPolicy",
     "lifecycle",
 ];
-const SPEC: [&str; 25] = [
+const SPEC: [&str; 26] = [
     "containers",
     "initContainers",
     "volumes",
@@ -54,6 +54,7 @@ const SPEC: [&str; 25] = [
     "hostname",
     "subdomain",
     "hostNetwork",
+    "hostUsers",
     "hostAliases",
     "schedulerName",
     "priorityClassName",

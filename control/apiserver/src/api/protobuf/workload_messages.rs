@@ -252,6 +252,7 @@ const POD_SPEC: FieldShape = FieldShape::Message(&[
     one(21, "automountServiceAccountToken", FieldShape::Bool),
     text(24, "priorityClassName"),
     one(30, "enableServiceLinks", FieldShape::Bool),
+    one(37, "hostUsers", FieldShape::OptionalBool),
 ]);
 const TEMPLATE: FieldShape = FieldShape::Message(&[METADATA, one(2, "spec", POD_SPEC)]);
 

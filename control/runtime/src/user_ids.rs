@@ -62,7 +62,10 @@ mod tests {
         let first = blocks.allocate(|below| below - 1).unwrap();
         assert_eq!(first.first(), USER_ID_MIN, "the next free one");
         drop(last);
-        assert_eq!(blocks.allocate(|below| below - 1).unwrap().first(), USER_ID_MIN + (USER_ID_BLOCKS_MAX - 1) * USER_IDS);
+        assert_eq!(
+            blocks.allocate(|below| below - 1).unwrap().first(),
+            USER_ID_MIN + (USER_ID_BLOCKS_MAX - 1) * USER_IDS
+        );
     }
 
     #[test]
