@@ -1,7 +1,7 @@
 //! The server under load: where it is, and how it is named in requests.
 
-use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::{fmt, io};
 
 use http::Uri;
 
@@ -45,8 +45,7 @@ impl LoadTarget {
         }
         let port = authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let unresolved = |why: String| LoadTestError::Resolve { host: host.clone(), why };
-        let mut addresses =
-            (host.as_str(), port).to_socket_addrs().map_err(|why| unresolved(why.to_string()))?.collect::<Vec<_>>();
+        let mut addresses = addresses(&host, port).map_err(|why| unresolved(why.to_string()))?;
         addresses.sort_by_key(SocketAddr::is_ipv6); // `localhost` is both, and servers listen on the first more often
         let address = addresses.first().copied().ok_or_else(|| unresolved("it has no address".to_owned()))?;
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
@@ -67,6 +66,16 @@ impl fmt::Display for LoadTarget {
     }
 }
 
+/// The addresses of a host. Names below `localhost` are this machine (RFC 6761, 6.3), like hosts of an appliance without a domain;
+/// many systems resolve `localhost` itself and no other of them.
+fn addresses(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+    let name = host.trim_end_matches('.').to_ascii_lowercase();
+    if name.ends_with(".localhost") {
+        return Ok(vec![(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()]);
+    }
+    Ok((host, port).to_socket_addrs()?.collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -77,6 +86,7 @@ mod tests {
             ("http://127.0.0.1:81/a?b=c", "127.0.0.1:81", "127.0.0.1", "127.0.0.1:81", "/a?b=c", false),
             ("http://127.0.0.1", "127.0.0.1:80", "127.0.0.1", "127.0.0.1", "/", false),
             ("https://[::1]:8443/x", "[::1]:8443", "::1", "[::1]:8443", "/x", true),
+            ("http://App.ns.localhost:8080/", "127.0.0.1:8080", "App.ns.localhost", "App.ns.localhost:8080", "/", false),
             ("https://127.0.0.1/", "127.0.0.1:443", "127.0.0.1", "127.0.0.1", "/", true),
         ] {
             let target = LoadTarget::resolve(url).unwrap();
