@@ -86,7 +86,14 @@ mod tests {
             ("http://127.0.0.1:81/a?b=c", "127.0.0.1:81", "127.0.0.1", "127.0.0.1:81", "/a?b=c", false),
             ("http://127.0.0.1", "127.0.0.1:80", "127.0.0.1", "127.0.0.1", "/", false),
             ("https://[::1]:8443/x", "[::1]:8443", "::1", "[::1]:8443", "/x", true),
-            ("http://App.ns.localhost:8080/", "127.0.0.1:8080", "App.ns.localhost", "App.ns.localhost:8080", "/", false),
+            (
+                "http://App.ns.localhost:8080/",
+                "127.0.0.1:8080",
+                "App.ns.localhost",
+                "App.ns.localhost:8080",
+                "/",
+                false,
+            ),
             ("https://127.0.0.1/", "127.0.0.1:443", "127.0.0.1", "127.0.0.1", "/", true),
         ] {
             let target = LoadTarget::resolve(url).unwrap();

@@ -12,6 +12,7 @@ use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use dataplane::broker::ingress::INTERNAL_HEADER;
 use dataplane::connection_query::{CONNECTIONS_LISTED_MAX, ConnectionInfo};
 use dataplane::table::{
     Backend, BackendShare, NoEndpointPolicy, Protocol, Route, RouteReply, RoutingTable, ValueMatch,
@@ -154,7 +155,9 @@ fn splits(splits: &[BackendShare]) -> Vec<Value> {
         .iter()
         .map(|split| {
             let edits = split.edits();
-            let set: BTreeMap<&str, &str> = edits.into_iter().flat_map(|edits| edits.headers()).collect();
+            let set = edits.into_iter().flat_map(|edits| edits.headers());
+            // Its value is a secret of this process.
+            let set: BTreeMap<&str, &str> = set.filter(|(name, _)| *name != INTERNAL_HEADER).collect();
             json!({
                 "weight": split.weight,
                 "backend": split.backend.key,

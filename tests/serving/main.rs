@@ -6,6 +6,7 @@ mod companion_objects;
 mod containers;
 mod contract;
 mod domain_mapping;
+mod durable_requests;
 mod failing_revisions;
 mod image_services;
 mod images;

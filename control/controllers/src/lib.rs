@@ -33,6 +33,7 @@ pub mod delivery_options;
 pub mod destination_resolver;
 pub mod domain_mapping;
 mod dropped_events;
+mod durable_requests;
 pub mod event_filters;
 pub mod event_policy;
 pub mod event_recorder;

@@ -24,6 +24,8 @@ pub struct ListenerAddresses {
     pub cluster_local_https: Option<SocketAddr>,
     /// For TLS.
     pub https: Option<SocketAddr>,
+    /// For events, as this process reaches it.
+    pub events: Option<SocketAddr>,
 }
 
 impl ListenerAddresses {

@@ -21,6 +21,16 @@ pub(crate) fn broker_path(namespace: &str, name: &str) -> String {
     format!("/brokers/{namespace}/{name}")
 }
 
+/// The path of a Route's stored requests on the events listener.
+pub(crate) fn requests_path(namespace: &str, name: &str) -> String {
+    format!("/requests/{namespace}/{name}")
+}
+
+/// The backend that stores a Route's requests. No Revision has a colon in its name.
+pub(crate) fn requests_backend(namespace: &str, name: &str) -> String {
+    format!("requests:{namespace}/{name}")
+}
+
 /// The path of a channel on the events listener.
 pub(crate) fn channel_path(namespace: &str, name: &str) -> String {
     format!("/channels/{namespace}/{name}")

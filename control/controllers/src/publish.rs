@@ -53,7 +53,9 @@ pub struct Publisher {
     /// Rung when the operator's certificates are others.
     certificates_changed: Notify,
     publish_table: Arc<dyn Fn(RoutingTable) + Send + Sync>,
-    /// Part of the names of private Routes. Not the table's `internal_key`: access logs and backends see Host.
+    /// Shared with the tables.
+    internal_key: Arc<str>,
+    /// Part of the names of private Routes. Not `internal_key`: access logs and backends see Host.
     private_host_key: String,
 }
 
@@ -126,8 +128,10 @@ impl Publisher {
     #[must_use]
     pub fn new(deliver: Arc<dyn Fn(RoutingTable) + Send + Sync>) -> Self {
         let random = || uuid::Uuid::new_v4().simple().to_string(); // a caller outside cannot guess it
-        let table = RoutingTable { internal_key: random().into(), ..RoutingTable::default() };
+        let internal_key: Arc<str> = random().into();
+        let table = RoutingTable { internal_key: Arc::clone(&internal_key), ..RoutingTable::default() };
         Self {
+            internal_key,
             private_host_key: random(),
             model: Mutex::new(RoutingModel { table, ..RoutingModel::default() }),
             cores_running: AtomicBool::new(false),

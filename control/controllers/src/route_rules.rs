@@ -6,9 +6,12 @@ use std::sync::Arc;
 use contract::table::{HeaderEdits, MirrorFraction, RequestMatch, TrafficPolicy, ValueMatch};
 
 use crate::context::ControllerContext;
+use crate::durable_requests;
 use crate::host_tls::HostTls;
 use crate::names::revision_key;
-use crate::publish::{HostRule, MirrorRule, MirrorRuleDestination, PathRule, RouteFilterRule, WeightedBackend};
+use crate::publish::{
+    HostRule, MirrorRule, MirrorRuleDestination, PathRule, Publisher, RouteFilterRule, WeightedBackend,
+};
 use crate::route_hosts::{self as hosts, PublicPorts, RouteNaming};
 use types::serving::annotations::http_protocol;
 use types::serving::route::Route;
@@ -26,7 +29,7 @@ const TAG_HEADER: &str = "Knative-Serving-Tag";
 const DEFAULT_ROUTE_HEADER: &str = "Knative-Serving-Default-Route";
 
 /// The operator's settings that affect hosts and rules.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub(crate) struct RouteRuleOptions<'a> {
     pub naming: RouteNaming<'a>,
     /// Feature `tag-header-based-routing`.
@@ -35,6 +38,8 @@ pub(crate) struct RouteRuleOptions<'a> {
     pub https_redirect: Option<u16>,
     /// There is a listener for callers inside.
     pub has_cluster_local_listener: bool,
+    /// Requests may be stored here, for a Route that wants it.
+    pub stores_requests: Option<&'a Publisher>,
 }
 
 /// The hosts of assigned targets, as the publisher wants them: the Route's own with all weights, and one
@@ -57,6 +62,12 @@ pub(crate) fn rules(route: &Route, assigned: &[TrafficTarget], options: RouteRul
         paths: tags()
             .filter(|_| options.by_tag_header)
             .map(|(tag, key)| header_rule(TAG_HEADER, tag, key, options.tag_edits(TAG_HEADER, tag)))
+            .chain(
+                options
+                    .stores_requests
+                    .into_iter()
+                    .flat_map(|publisher| durable_requests::path_rules(route, publisher)),
+            )
             .chain(header_routes(&route.metadata).into_iter().filter_map(|rule| {
                 let (_, key) = tags().find(|(tag, _)| *tag == rule.tag)?;
                 Some(header_rule(&rule.header, &rule.value, key, HeaderEdits::default()))
@@ -68,6 +79,8 @@ pub(crate) fn rules(route: &Route, assigned: &[TrafficTarget], options: RouteRul
         ..HostRule::default()
     };
     let policy = own.traffic_policy.clone();
+    let delivery =
+        options.stores_requests.and_then(|publisher| durable_requests::delivery_rule(route, &own, publisher));
     let tagged = tags().map(|(tag, key)| HostRule {
         hosts: hosts::hosts(route, Some(tag), options.naming).into_iter().map(Arc::from).collect(),
         splits: vec![WeightedBackend { edits: options.tag_edits(TAG_HEADER, tag), ..WeightedBackend::new(key, 100) }],
@@ -75,7 +88,8 @@ pub(crate) fn rules(route: &Route, assigned: &[TrafficTarget], options: RouteRul
         cluster_local: hosts::is_cluster_local(route, Some(tag), options.naming),
         ..HostRule::default()
     });
-    std::iter::once(own).chain(tagged).flat_map(|rule| split_by_visibility(rule, options)).collect()
+    let divided = std::iter::once(own).chain(tagged).flat_map(|rule| split_by_visibility(rule, options));
+    divided.chain(delivery).collect()
 }
 
 pub(crate) fn header_rule(header: &str, value: &str, backend: String, edits: HeaderEdits) -> PathRule {
@@ -144,7 +158,7 @@ pub(crate) fn own_rule(context: &ControllerContext, route: &Route) -> Option<Hos
 }
 
 pub(crate) fn rule_options<'a>(
-    context: &ControllerContext,
+    context: &'a ControllerContext,
     naming: RouteNaming<'a>,
     settings: &Settings,
     protocol: HttpProtocol,
@@ -155,6 +169,7 @@ pub(crate) fn rule_options<'a>(
         by_tag_header: settings.features.is_enabled("tag-header-based-routing"),
         https_redirect: naming.ports.redirect(protocol),
         has_cluster_local_listener: listeners.cluster_local.is_some() || listeners.cluster_local_https.is_some(),
+        stores_requests: listeners.events.is_some().then_some(&*context.publisher),
     }
 }
 

@@ -35,7 +35,7 @@ pub struct BrokerEngine<P> {
     ring: Ring,
     /// The first takes appends; the others belonged to cores that no longer exist, and are drained.
     logs: Vec<LogPipeline<P>>,
-    home_writer: Rc<LogWriter>,
+    pub(super) home_writer: Rc<LogWriter>,
     authenticator: Authenticator,
     rng: RefCell<fastrand::Rng>,
 }
@@ -274,15 +274,33 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         let Some(stream) = ingress::find(table, path) else {
             return ingress::refused(&ingress::IngressRejection::UnknownPath);
         };
+        match self.append_record(table, stream, &[record]) {
+            Ok(appended) => self.acknowledge(stream, 1, Ok(appended), Durability::default()).await,
+            Err(refused) => refused,
+        }
+    }
+
+    /// Appends a record, given in parts, to a stream of this core's log. It counts against the quota.
+    pub(super) fn append_record(
+        &self,
+        table: &Arc<RoutingTable>,
+        stream: &Arc<EventStream>,
+        record: &[&[u8]],
+    ) -> Result<Range<LogPosition>, LocalResponse> {
         if let Some(refused) = over_quota(stream) {
             stream.tally.refused.fetch_add(1, Relaxed);
-            return refused;
+            return Err(refused);
         }
         let appended = self.prepare(table, stream).and_then(|()| {
             let feed = self.home_writer.feed_of(stream)?;
-            self.home_writer.append(&feed, &[&[record]])
+            self.home_writer.append(&feed, &[record])
         });
-        self.acknowledge(stream, 1, appended, Durability::default()).await
+        appended.map_err(|why| ingress::not_stored(&why))
+    }
+
+    /// All logs of this core.
+    pub(super) fn writers(&self) -> impl Iterator<Item = &Rc<LogWriter>> {
+        self.logs.iter().map(|kept| &kept.writer)
     }
 
     /// Appends, waits for the disk, and only then answers 202 (EV-RTE-02, DP-ACK-02); unless the stream is
@@ -378,7 +396,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         (new.events.len() as u64, waited_for)
     }
 
-    async fn acknowledge(
+    pub(super) async fn acknowledge(
         &self,
         stream: &EventStream,
         count: u64,

@@ -209,3 +209,20 @@ pub const DEDUPLICATION_IDENTITIES_MAX: usize = 1 << 20;
 /// Newest bytes of a stream that are read when its deduplication window is built: half a second at most, since opening
 /// the log read them just before.
 pub const DEDUPLICATION_SCAN_BYTES_MAX: u64 = 512 << 20;
+
+/// Header fields of a stored request, in bytes, names included: as much as most servers take. They are written to the log with it.
+pub const REQUEST_FIELDS_BYTES_MAX: usize = 16 << 10;
+
+/// Path and query of a stored request, in bytes.
+pub const REQUEST_TARGET_BYTES_MAX: usize = 8 << 10;
+
+/// Body of a result, in bytes: it becomes a record of the log, like a request's. The result of a larger response has its status and
+/// its header.
+pub const RESULT_BODY_BYTES_MAX: usize = 1 << 20;
+
+/// Header fields of a result, in bytes, names included. Further ones are dropped.
+pub const RESULT_FIELDS_BYTES_MAX: usize = 16 << 10;
+
+/// Stored requests of one log whose results can be read, some 64 bytes each: eleven a second for a day. The results of the oldest
+/// beyond are not found any more.
+pub const REQUESTS_INDEXED_MAX: usize = 1_000_000;

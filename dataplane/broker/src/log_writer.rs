@@ -30,6 +30,7 @@ use super::limits::{
 use super::preallocator::SegmentPreallocator;
 use super::progress::SubscriberProgress;
 use super::readahead::ReadaheadPool;
+use super::request_index::RequestIndex;
 use super::wall_clock::wall_clock_ms;
 
 /// The cursor that retains a stream's history; subscribers are named by uid.
@@ -63,6 +64,8 @@ pub struct LogWriter {
     /// Notified when `durable` has advanced, or the log failed.
     flushed: Notify,
     pub(super) readahead: ReadaheadPool,
+    /// Of the streams that hold requests.
+    pub(super) requests: RequestIndex<StreamId>,
     /// Of the deduplication windows of all streams.
     identities: IdentityCount,
     /// Which of the core's logs it is.
@@ -106,10 +109,15 @@ impl LogWriter {
             work: Notify::default(),
             flushed: Notify::default(),
             readahead: ReadaheadPool::default(),
+            requests: RequestIndex::default(),
             identities: IdentityCount::default(),
             number: Cell::new(0),
             flush_time: Cell::new(Duration::ZERO),
         })
+    }
+
+    pub(super) fn ring(&self) -> &Ring {
+        &self.ring
     }
 
     /// The index among the core's logs; the first takes appends.

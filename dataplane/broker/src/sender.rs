@@ -10,6 +10,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use codec::encode::EncodedEvent;
 use codec::http::LocalResponse;
 use codec::http::Method;
+use codec::stored_request::StoredMethod;
 use contract::access_token::{AccessToken, PresentedToken};
 use contract::client_address::ClientAddress;
 use contract::post_error::PostError;
@@ -72,21 +73,35 @@ impl EventSender for HttpSender {
         }
     }
 
+    async fn send_stored(
+        &self,
+        target: &DeliveryTarget,
+        method: StoredMethod,
+        request: EncodedEvent,
+        timeout: Duration,
+    ) -> Result<LocalResponse, PostError> {
+        let form = RequestForm { method: method.as_str(), keeps_fields: true };
+        self.send(target, request, form, None, timeout).await
+    }
+
     fn capacity(&self, target: &DeliveryTarget) -> usize {
         let ask = RouteRequest::internal(&target.host, &target.path);
         self.proxy.with_table(|table| table.hosts.find(&target.host).map_or(0, |route| route.capacity(&ask)))
     }
 }
 
+const POST: &str = "POST";
+const GET: &str = "GET";
+
 /// The form of a request: that of a delivery, or of a client's request that is passed on.
 #[derive(Debug, Clone, Copy)]
 struct RequestForm {
-    method: Method,
+    method: &'static str,
     /// See [`client::BufferedRequest::keeps_fields`].
     keeps_fields: bool,
 }
 
-const DELIVERY: RequestForm = RequestForm { method: Method::Post, keeps_fields: false };
+const DELIVERY: RequestForm = RequestForm { method: POST, keeps_fields: false };
 
 impl HttpSender {
     /// Passes a client's request on, and returns the response with all its fields.
@@ -97,7 +112,14 @@ impl HttpSender {
         request: EncodedEvent,
         timeout: Duration,
     ) -> Result<LocalResponse, PostError> {
-        self.send(target, request, RequestForm { method, keeps_fields: true }, None, timeout).await
+        self.send(
+            target,
+            request,
+            RequestForm { method: if method == Method::Get { GET } else { POST }, keeps_fields: true },
+            None,
+            timeout,
+        )
+        .await
     }
 
     async fn send(
@@ -115,7 +137,7 @@ impl HttpSender {
                 && !matches!(table.names.get(&target.host), Some(ServiceName::Endpoints(_)))
         };
         let outcome = if self.proxy.with_table(is_routed) {
-            self.to_instance(target, (&request, shown), &sent, timeout).await?
+            self.to_instance(target, (&request, form, shown), &sent, timeout).await?
         } else {
             drop(request); // it is copied into the message, and its memory is reused for the next one
             let due = Some(self.proxy.ring.now() + timeout);
@@ -207,7 +229,7 @@ impl HttpSender {
     async fn to_instance(
         &self,
         target: &DeliveryTarget,
-        (request, token): (&EncodedEvent, Option<&str>),
+        (request, form, token): (&EncodedEvent, RequestForm, Option<&str>),
         sent: &client::BufferedRequest,
         timeout: Duration,
     ) -> Result<Result<LocalResponse, ExchangeError>, PostError> {
@@ -221,7 +243,6 @@ impl HttpSender {
         let UpstreamLink::Http1(upstream) = link else {
             return Err(PostError::Transport("the connection to the instance is not HTTP/1.1".into()));
         };
-        let form = RequestForm { method: sent.method, keeps_fields: sent.keeps_fields };
         let edited = permit.edits().map(|edits| message(BytesMut::new(), target, request, form, (token, Some(edits))));
         let (key, sent) = (PoolKey::Endpoint(permit.endpoint.id), edited.as_ref().unwrap_or(sent));
         let outcome = self.proxy.client.exchange_over(upstream, key, sent, ANSWER_BYTES_MAX, connecting.due).await;
@@ -332,7 +353,8 @@ fn message(
     let is_small = request.body.len() <= JOINED_BODY_BYTES_MAX;
     let (behind, apart) = if is_small { (&*request.body, Bytes::new()) } else { (&[][..], request.body.clone()) };
     out.reserve(head_bytes + behind.len());
-    out.put_slice(if form.method == Method::Get { b"GET " } else { b"POST " });
+    out.put_slice(form.method.as_bytes());
+    out.put_slice(b" ");
     let path = if target.path.is_empty() { "/" } else { &*target.path };
     match edits.and_then(HeaderEdits::path) {
         None => out.put_slice(path.as_bytes()),
@@ -356,8 +378,9 @@ fn message(
     }
     out.put_slice(b"\r\n");
     out.put_slice(behind);
-    let RequestForm { method, keeps_fields } = form;
-    client::BufferedRequest { head: out.freeze(), body: apart, method, keeps_fields }
+    // It tells whether a response has a body, which it has to all of these.
+    let method = if form.method == GET { Method::Get } else { Method::Post };
+    client::BufferedRequest { head: out.freeze(), body: apart, method, keeps_fields: form.keeps_fields }
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ use wal::{LogOptions, Recovery, WriteAheadLog};
 use super::delivery::EventSender as _;
 use super::delivery_log;
 use super::dns::{DnsResolver, system};
+use super::durable_requests::{self, PassedRequest};
 use super::engine::BrokerEngine;
 use super::event_sinks::{self, SinkRequest};
 use super::events_service::{EventsService, EventsServiceFactory, LocalBoxFuture};
@@ -166,11 +167,15 @@ impl EventsServer {
 
     async fn answer(&self, by_tls: bool, request: RequestView<'_>, body: &Bytes) -> LocalResponse {
         let table = self.table();
+        let (method, path) = (request.method(), request.path());
+        let headers: Vec<_> = request.fields().collect(); // views; one allocation a request
+        if let Some(to) = durable_requests::find(&table, path) {
+            let passed = PassedRequest { method, headers: &headers, body };
+            return durable_requests::answer(&self.events, &self.senders, &table, to, passed).await;
+        }
         if !table.events_by.accepts(by_tls) {
             return ingress::refused(&IngressRejection::WrongListener { by_tls });
         }
-        let headers: Vec<_> = request.fields().collect(); // views; one allocation a request
-        let (method, path) = (request.method(), request.path());
         match ingress::find(&table, path) {
             Some(stream) if stream.in_order && method == "POST" && self.senders.is_remote(&stream.name) => {
                 self.senders.send(&stream.name, path, &headers, body).await
@@ -201,6 +206,13 @@ impl EventsServer {
                     }
                     CoreMessage::Copy { path, record, answer } => {
                         drop(answer.send(service.events.copy(&table, &path, &record).await));
+                    }
+                    CoreMessage::Result { path, id, answer } => {
+                        let found = match table.streams.get(&path) {
+                            Some(stream) => durable_requests::result(&service.events, stream, id).await,
+                            None => None,
+                        };
+                        drop(answer.send(found));
                     }
                     CoreMessage::DeadLetter(forwarded) => {
                         let ForwardedDeadLetter { target, request, timeout, answer } = *forwarded;

@@ -1,5 +1,5 @@
 //! The formats of bytes on the wire and on disk: HTTP/1.1 messages ([`http`]), CloudEvents ([`cloudevent`]), the record of
-//! an event in the log ([`record`]), the request that delivers it ([`encode`]), the PROXY protocol ([`proxy_protocol`]) and the
+//! an event in the log ([`record`]), the request that delivers it ([`encode`]), HTTP requests that are stored ([`stored_request`]), the PROXY protocol ([`proxy_protocol`]) and the
 //! first message of a TLS client ([`client_hello`]).
 //!
 //! Values in, values out: no I/O, no clock, no state that is shared.
@@ -13,3 +13,4 @@ pub mod http;
 pub mod limits;
 pub mod proxy_protocol;
 pub mod record;
+pub mod stored_request;

@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use codec::encode::EncodedEvent;
 use codec::http::LocalResponse;
+use codec::stored_request::RequestId;
 
 use crate::event_response::unavailable;
 use crate::limits::RELAYED_MAX;
@@ -38,6 +39,8 @@ pub enum CoreMessage {
     Request { path: Box<str>, headers: Vec<(Box<str>, Box<[u8]>)>, body: Bytes, answer: oneshot::Sender<LocalResponse> },
     /// A record for the stream at this path, made by [`codec::record::addressed`].
     Copy { path: Box<str>, record: Vec<u8>, answer: oneshot::Sender<LocalResponse> },
+    /// A question for the response to a stored request of the stream at this path; `None` if the core does not know it.
+    Result { path: Box<str>, id: RequestId, answer: oneshot::Sender<Option<LocalResponse>> },
     /// A request to send, in the same way as a delivery.
     DeadLetter(Box<ForwardedDeadLetter>),
 }
@@ -130,6 +133,20 @@ impl CoreSenders {
             return unsent("the core that would send it is overloaded");
         }
         hear.await.unwrap_or_else(|_| unsent("the core that would send it is stopping"))
+    }
+
+    /// The response to a stored request that another core has, or its state; `None` if none of them knows it.
+    pub async fn result(&self, path: &str, id: RequestId) -> Option<LocalResponse> {
+        for (_, other) in self.senders.iter().enumerate().filter(|(core, _)| *core != self.core) {
+            let (answer, hear) = oneshot::channel();
+            if other.try_send(CoreMessage::Result { path: path.into(), id, answer }).is_err() {
+                return Some(unavailable("a core that may have the result is overloaded"));
+            }
+            if let Ok(Some(found)) = hear.await {
+                return Some(found);
+            }
+        }
+        None
     }
 
     async fn forward(

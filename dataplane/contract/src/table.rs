@@ -278,6 +278,13 @@ pub struct EventStream {
 }
 
 impl EventStream {
+    /// Its records are HTTP requests and the responses to them, and not events.
+    #[inline]
+    #[must_use]
+    pub fn holds_requests(&self) -> bool {
+        self.name.starts_with("requests/")
+    }
+
     /// The namespace of its Broker or Channel.
     #[must_use]
     pub fn namespace(&self) -> &str {

@@ -14,9 +14,13 @@ pub(super) struct SubscriberRef<'t> {
 }
 
 impl SubscriberRef<'_> {
-    /// Brokers have Triggers, and channels have Subscriptions.
+    /// Brokers have Triggers, channels have Subscriptions, and stored requests their Service.
     pub(super) fn kind(&self) -> &'static str {
-        if self.path.starts_with("/brokers/") { "trigger" } else { "subscription" }
+        match self.path.split('/').nth(1) {
+            Some("brokers") => "trigger",
+            Some("requests") => "service",
+            _ => "subscription",
+        }
     }
 }
 
@@ -30,7 +34,7 @@ pub(super) fn all(table: &RoutingTable) -> impl Iterator<Item = SubscriberRef<'_
 /// The only one with this name.
 pub(super) fn named<'t>(table: &'t RoutingTable, name: &str) -> Result<SubscriberRef<'t>> {
     let (kind, label) = match name.split_once('/') {
-        Some((kind @ ("trigger" | "subscription"), label)) if label.contains('/') => (Some(kind), label),
+        Some((kind @ ("trigger" | "subscription" | "service"), label)) if label.contains('/') => (Some(kind), label),
         _ => (None, name),
     };
     if !label.contains('/') {

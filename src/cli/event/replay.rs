@@ -50,7 +50,7 @@ pub(crate) struct RedriveArgs {
 /// `NAMESPACE/NAME`, optionally prefixed by the kind.
 pub(super) fn label(text: &str) -> Result<String, String> {
     let parts: Vec<_> = text.split('/').collect();
-    let kinds = ["trigger", "subscription"];
+    let kinds = ["trigger", "subscription", "service"];
     match parts[..] {
         _ if parts.contains(&"") => Err("write NAMESPACE/NAME, like default/orders".to_owned()),
         [name] => Err(format!("the namespace is missing: write NAMESPACE/{name}, like default/{name}")),

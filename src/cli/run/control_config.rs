@@ -1,6 +1,6 @@
 //! The configuration of the controllers, from the command line and the listeners.
 
-use std::net::TcpListener;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::Result;
@@ -39,6 +39,7 @@ pub(super) fn control_config(
             cluster_local: sockets.private.first().map(TcpListener::local_addr).transpose()?,
             cluster_local_https: sockets.private_https.first().map(TcpListener::local_addr).transpose()?,
             https: sockets.https.first().map(TcpListener::local_addr).transpose()?,
+            events: Some(loopback(sockets.events[0].local_addr()?)),
         },
         gateway_listeners: GatewayListenerConfig {
             ports: config.gateway.ports.clone(),
@@ -67,6 +68,16 @@ pub(super) fn control_config(
     let pings = PingConfig { outcomes: Arc::clone(&health.pings), relay: Arc::clone(ways) };
     // What runs Pods is made with the runtime, later.
     Ok(ControllerConfig { context, revisions, workloads: None, pings })
+}
+
+/// The address by which this process reaches its own listener.
+fn loopback(mut bound: SocketAddr) -> SocketAddr {
+    match bound.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => bound.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => bound.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    bound
 }
 
 /// The ports of all listeners but those for requests, which Gateways share.

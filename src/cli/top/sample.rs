@@ -60,7 +60,11 @@ impl Sample {
         }
         for stream in list(figures, "streams") {
             sample.subscribers_omitted += number(stream, "subscribers_omitted");
-            let kind = if name(stream, "path").starts_with("/brokers/") { "trigger" } else { "subscription" };
+            let kind = match name(stream, "path").split('/').nth(1) {
+                Some("brokers") => "trigger",
+                Some("requests") => "service",
+                _ => "subscription",
+            };
             for subscriber in list(stream, "subscribers") {
                 let label = format!("{kind}/{}", name(subscriber, "label"));
                 sample.subscribers.insert(label, subscriber_of(subscriber));

@@ -15,6 +15,7 @@ use crate::api::{Error, now};
 use crate::context::ControllerContext;
 use crate::context_change::ContextChange;
 use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches, items_in, newest};
+use crate::durable_requests;
 use crate::host_certificates;
 use crate::host_certificates::challenges::{challenge_rules, merge_rules};
 use crate::host_tls::{self, HostCertificate, HostTls};
@@ -79,6 +80,7 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
     let owner = format!("{}/{}", item.namespace, item.name);
     let Some(route) = context.caches.routes.get(&item.namespace, &item.name) else {
         context.publisher.remove_route(&owner);
+        durable_requests::remove(&context.publisher, &item.namespace, &item.name);
         context.publisher.set_object_certificates(&owner, ObjectCertificates::default());
         context.publisher.flush().await;
         context.notify(ContextChange::HostsReleased);
@@ -142,6 +144,7 @@ fn assign(context: &ControllerContext, route: &Route, settings: &Settings, namin
     let (rules, _) = merge_rules(rules, challenge_rules(context, ns, naming.tls));
     match context.publisher.set_route(&format!("{ns}/{}", name(&route.metadata)), rules) {
         Ok(others_are_free) => {
+            durable_requests::publish(context, route);
             if others_are_free {
                 context.notify(ContextChange::HostsReleased);
             }
@@ -226,6 +229,7 @@ fn restore(context: &ControllerContext) {
         if let Err(taken) = context.publisher.set_route(&owner, rules) {
             tracing::warn!(route = owner, host = taken.host, owner = taken.owner, "host is taken");
         } else {
+            durable_requests::publish(context, &route);
             context.publisher.set_object_certificates(&owner, route_certificates(&tls, &inside));
         }
     }

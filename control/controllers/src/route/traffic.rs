@@ -152,6 +152,7 @@ mod tests {
 
     fn options() -> RouteRuleOptions<'static> {
         RouteRuleOptions {
+            stores_requests: None,
             naming: naming(),
             by_tag_header: false,
             https_redirect: None,

@@ -4,6 +4,7 @@ pub mod annotations;
 pub mod cluster_domain_claim;
 pub mod configuration;
 pub mod domain_mapping;
+pub mod durable_requests;
 pub mod revision;
 pub mod revision_spec;
 pub mod route;

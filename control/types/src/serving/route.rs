@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::traffic::{self, TrafficParent, TrafficTarget};
-use super::{GROUP, VERSION, annotations, traffic_policy};
+use super::{GROUP, VERSION, annotations, durable_requests, traffic_policy};
 use crate::conditions::ConditionSet;
 use crate::duck_types::DuckType;
 use crate::field_errors::FieldErrors;
@@ -90,6 +90,7 @@ impl ResourceStrategy for Route {
         annotations::validate_user(&self.metadata, before.map(|b| &b.metadata), changed, problems);
         traffic::validate(&self.spec.traffic, TrafficParent::Route, problems);
         traffic_policy::validate(&self.metadata, &self.spec.traffic, problems);
+        durable_requests::validate(&self.metadata, problems);
     }
 }
 

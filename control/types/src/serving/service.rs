@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::template::RevisionTemplate;
 use super::traffic::{self, TrafficParent, TrafficTarget};
-use super::{GROUP, VERSION, annotations, traffic_policy};
+use super::{GROUP, VERSION, annotations, durable_requests, traffic_policy};
 use crate::conditions::ConditionSet;
 use crate::duck_types::DuckType;
 use crate::field_errors::FieldErrors;
@@ -115,6 +115,7 @@ impl ResourceStrategy for Service {
         self.spec.template.validate(&self.metadata, before.map(|b| &b.spec.template), problems);
         traffic::validate(&self.spec.traffic, TrafficParent::Service, problems);
         traffic_policy::validate(&self.metadata, &self.spec.traffic, problems);
+        durable_requests::validate(&self.metadata, problems);
     }
 
     fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {

@@ -90,6 +90,9 @@ impl<P: EventSender> SubscriptionWorker<P> {
         job: DeliveryAttempt,
         began: Tick,
     ) {
+        if order.stream.holds_requests() {
+            return Box::pin(self.send_stored_request(order, loaded, job)).await;
+        }
         let target = &order.subscriber.target;
         let is_asked = order.subscriber.reply != ReplyTarget::Unasked;
         let mode = order.subscriber.delivery.mode.unwrap_or(loaded.record.mode);
@@ -253,7 +256,11 @@ impl<P: EventSender> SubscriptionWorker<P> {
     /// Appends a reply, and while the log is full waits for space: the original event is not done before,
     /// and another request to the subscriber does not help. It keeps its slot of the window meanwhile,
     /// because the reply is held in memory.
-    async fn append_reply(&self, order: &SubscriberConfig, reply: &[&[u8]]) -> Result<Range<LogPosition>, AppendError> {
+    pub(super) async fn append_reply(
+        &self,
+        order: &SubscriberConfig,
+        reply: &[&[u8]],
+    ) -> Result<Range<LogPosition>, AppendError> {
         let home = &self.context.home_writer;
         loop {
             let appended = home
@@ -306,7 +313,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         ReplyOutcome::On
     }
 
-    async fn give_up(self: &Rc<Self>, loaded: &LoadedEvent, job: DeliveryAttempt, failure: DeliveryFailure) {
+    pub(super) async fn give_up(self: &Rc<Self>, loaded: &LoadedEvent, job: DeliveryAttempt, failure: DeliveryFailure) {
         let failure = Rc::new(failure);
         let job = DeliveryAttempt { attempt: 0, leg: AttemptTarget::DeadLetter(Rc::clone(&failure)), ..job };
         self.dead_letter(loaded, job, failure).await;
@@ -371,7 +378,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         self.settle(job.position, end);
     }
 
-    fn retry_after(&self, wait: Duration, job: DeliveryAttempt) {
+    pub(super) fn retry_after(&self, wait: Duration, job: DeliveryAttempt) {
         let at = self.context.ring.now() + spread(wait, &mut self.context.rng.borrow_mut());
         self.retry(at, DeliveryAttempt { attempt: job.attempt + 1, ..job });
     }

@@ -21,6 +21,7 @@ mod retention;
 pub mod retry;
 pub mod send;
 mod set_aside;
+mod stored_request;
 mod window;
 mod window_slot;
 mod worker;
@@ -47,6 +48,7 @@ use self::worker::{DispatchContext, SubscriberConfig, SubscriptionWorker};
 use super::delivery_log_writer::DeliveryLogWriter;
 use super::feed::StreamFeed;
 use super::log_writer::LogWriter;
+use super::request_scan;
 use super::stalled;
 
 type SubscriptionWorkers<P> = HashMap<Box<str>, Rc<SubscriptionWorker<P>>, RandomState>;
@@ -157,6 +159,9 @@ impl<P: EventSender> Dispatcher<P> {
             return Ok(());
         }
         self.context.writer.follow(feed, stream);
+        if stream.holds_requests() {
+            request_scan::index_requests(&self.context.writer, feed);
+        }
         let matcher = self.fanout(feed);
         let mut workers = self.workers.borrow_mut();
         let workers = workers.entry(feed.id).or_default();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use codec::encode::EncodedEvent;
 use codec::http::LocalResponse;
+use codec::stored_request::StoredMethod;
 use contract::post_error::PostError;
 use contract::table::DeliveryTarget;
 
@@ -15,6 +16,16 @@ pub trait EventSender: 'static {
     fn send(
         &self,
         target: &DeliveryTarget,
+        request: EncodedEvent,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<LocalResponse, PostError>>;
+
+    /// Sends a stored request as its client sent it, and returns the response with all its fields. Otherwise as
+    /// [`EventSender::send`].
+    fn send_stored(
+        &self,
+        target: &DeliveryTarget,
+        method: StoredMethod,
         request: EncodedEvent,
         timeout: Duration,
     ) -> impl Future<Output = Result<LocalResponse, PostError>>;

@@ -25,6 +25,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use codec::encode::EncodedEvent;
 use codec::http::LocalResponse;
+use codec::stored_request::StoredMethod;
 use contract::abandoned::AbandonedEvents;
 use contract::counters::CoreCounters;
 use contract::event_types::EventTypeRegistry;
@@ -101,6 +102,16 @@ impl EventSender for ScriptedTransport {
     ) -> Result<LocalResponse, PostError> {
         let answered = self.0.ring.timeout(timeout, self.answer(target, request)).await;
         answered.unwrap_or(Err(PostError::Timeout(timeout)))
+    }
+
+    async fn send_stored(
+        &self,
+        target: &DeliveryTarget,
+        _: StoredMethod,
+        request: EncodedEvent,
+        timeout: Duration,
+    ) -> Result<LocalResponse, PostError> {
+        self.send(target, request, timeout).await
     }
 
     fn capacity(&self, _: &DeliveryTarget) -> usize {
