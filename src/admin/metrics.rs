@@ -21,7 +21,7 @@ use control::manifests::ManifestMetrics;
 use control::runtime::OutputTally;
 use dataplane::contract::relay_counters::{DatagramDrop, RelayOutcome};
 use dataplane::counters::{CoreCounters, LogCounters};
-use dataplane::h2::flood_guard::FloodKind;
+use dataplane::h2::FloodKind;
 use dataplane::load::MirrorComparison;
 use dataplane::proxy::{LocalReply, mirror};
 use dataplane::signal::SignalQueue;

@@ -13,7 +13,7 @@ Every size, count, time and rate that Sluicegate bounds, and why. What exceeds a
 condition or a log line that names it. Written from the code by `UPDATE_LIMITS=1 cargo test --test documents limits`.
 ";
 
-const CRATES: [(&str, &str); 19] = [
+const CRATES: [(&str, &str); 20] = [
     ("src", "The program"),
     ("control/types/src", "Kinds"),
     ("control/cel/src", "CEL"),
@@ -27,6 +27,7 @@ const CRATES: [(&str, &str); 19] = [
     ("dataplane/src", "Cores"),
     ("dataplane/contract/src", "Tables and reports"),
     ("dataplane/codec/src", "Formats"),
+    ("dataplane/http2/src", "HTTP/2 of clients"),
     ("dataplane/protocol/src", "TLS and HTTP"),
     ("dataplane/proxy/src", "Proxy"),
     ("dataplane/broker/src", "Broker"),

@@ -12,7 +12,7 @@ use crate::request_histograms::DurationHistogram;
 
 /// Reasons of local replies, of floods and of requests that are not mirrored: the proxy names as many.
 pub const LOCAL_REPLY_REASONS: usize = 32;
-pub const FLOOD_KINDS: usize = 9;
+pub const FLOOD_KINDS: usize = 8;
 pub const MIRROR_SKIP_REASONS: usize = 3;
 
 /// One core's event logs, the one it writes and those it empties, as of the last second.

@@ -1,20 +1,20 @@
 //! A buffered HTTP/2 server for small messages: the counterpart of [`crate::http::server::serve_buffered`] for HTTP/1.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::rc::Rc;
 
-use ::h2::RecvStream;
-use ::h2::server::SendResponse;
-use ::http::{Method, Request, Response};
+use ::http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue};
 use bytes::{Bytes, BytesMut};
 use codec::http::LocalResponse;
-use codec::http::{MalformedHttp, RequestView};
-use ring::{Ring, Tick};
+use codec::http::{BodyFraming, MalformedHttp, RequestView};
+use http2::StreamGone;
+use ring::Ring;
 
-use super::heads::from_client;
-use super::io::IoState;
+use super::heads::{TranslatedRequest, from_client};
 use super::limits;
 use super::server::{self, DetectedHttp2};
+use super::stream::{Http2Stream, RequestPart};
 use crate::http::body_budget::{BodyBudget, BodyReservation};
 use crate::http::buffers::by;
 use crate::http::date;
@@ -28,7 +28,6 @@ struct BufferedConnection {
     ring: Ring,
     limits: HttpLimits,
     bodies: BodyBudget,
-    io_state: Rc<IoState>,
     /// Finishes responses that are sent in place of the handler's.
     refuse: fn(LocalResponse) -> LocalResponse,
     /// Body bytes that were received and are not answered.
@@ -49,14 +48,13 @@ pub async fn serve_buffered<R, H>(
     H: AsyncFn(RequestView<'_>, Bytes) -> LocalResponse + 'static,
 {
     let (ring, limits) = (opened.ring.clone(), opened.limits);
-    let (bodies, io_state) = (bodies.clone(), Rc::clone(&opened.io_state));
-    let connection =
-        Rc::new(BufferedConnection { ring, limits, bodies, io_state, refuse: refusal, held_bytes: Cell::new(0) });
-    server::serve(opened, false, |request, respond| {
-        let (stream, handler) =
-            (BufferedStream { connection: Rc::clone(&connection), held_bytes: Cell::new(0) }, Rc::clone(&handler));
-        let reject = Rc::clone(&reject);
-        async move { stream.exchange(request, respond, &*reject, &*handler).await }
+    let bodies = bodies.clone();
+    let connection = Rc::new(BufferedConnection { ring, limits, bodies, refuse: refusal, held_bytes: Cell::new(0) });
+    server::serve(opened, false, |fields, ends, stream| {
+        let buffered = BufferedStream { connection: Rc::clone(&connection), stream, held_bytes: Cell::new(0) };
+        let (request, is_head) = (from_client(fields, ends), fields.method() == b"HEAD");
+        let (reject, handler) = (Rc::clone(&reject), Rc::clone(&handler));
+        async move { buffered.exchange(request, is_head, &*reject, &*handler).await }
     })
     .await;
 }
@@ -64,29 +62,35 @@ pub async fn serve_buffered<R, H>(
 /// One stream.
 struct BufferedStream {
     connection: Rc<BufferedConnection>,
+    stream: Http2Stream,
     /// Body bytes that were received.
     held_bytes: Cell<usize>,
 }
 
 impl BufferedStream {
-    async fn exchange<R, H>(&self, request: Request<RecvStream>, respond: SendResponse<Bytes>, reject: &R, handler: &H)
-    where
+    async fn exchange<R, H>(
+        &self,
+        request: Result<TranslatedRequest, MalformedHttp>,
+        is_head: bool,
+        reject: &R,
+        handler: &H,
+    ) where
         R: Fn(RequestView<'_>) -> Option<LocalResponse>,
         H: AsyncFn(RequestView<'_>, Bytes) -> LocalResponse,
     {
-        let (parts, body) = request.into_parts();
         let refusal = self.connection.refuse;
-        let answer = match from_client(&parts, body.is_end_stream()) {
+        let answer = match request {
             Err(why) => refusal(LocalResponse::text(why.status(), why.sentence())),
             Ok(translated) if translated.head.expects_more => {
                 refusal(LocalResponse::text(417, "the only supported expectation is 100-continue"))
             }
             Ok(translated) => {
                 let view = translated.head.view(&translated.bytes);
-                let rejected = if body.is_end_stream() { None } else { reject(view) };
+                let has_body = translated.head.framing != BodyFraming::Empty;
+                let rejected = if has_body { reject(view) } else { None };
                 match rejected {
                     Some(answer) => refusal(answer),
-                    None => match self.whole(body).await {
+                    None => match self.whole().await {
                         Ok((bytes, _reservation)) => handler(view, bytes).await,
                         Err(Some(answer)) => refusal(answer),
                         Err(None) => return, // the client cancelled it
@@ -94,23 +98,24 @@ impl BufferedStream {
                 }
             }
         };
-        put(respond, answer, parts.method == Method::HEAD, self.connection.ring.now());
+        self.put(answer, is_head).await;
     }
 
     /// Reads the body, or returns the response for its sender. `None` if the client is gone.
-    async fn whole(&self, mut body: RecvStream) -> Result<(Bytes, BodyReservation), Option<LocalResponse>> {
-        let BufferedConnection { ring, limits, bodies, io_state, held_bytes: connection_bytes, .. } = &*self.connection;
+    async fn whole(&self) -> Result<(Bytes, BodyReservation), Option<LocalResponse>> {
+        let BufferedConnection { ring, limits, bodies, held_bytes: connection_bytes, .. } = &*self.connection;
         let mut reservation = bodies.enter();
         let mut bytes = BytesMut::new();
         loop {
-            let piece = match by(ring, Some(ring.now() + limits.stall_max), body.data()).await {
-                Ok(Some(Ok(piece))) => piece,
-                Ok(None) if io_state.has_malformed_trailers(body.stream_id().as_u32()) => {
+            let part = poll_fn(|cx| self.stream.poll_body(cx));
+            let piece = match by(ring, Some(ring.now() + limits.stall_max), part).await {
+                Ok(Ok(RequestPart::Data(piece))) => piece,
+                Ok(Ok(RequestPart::MalformedTrailers)) => {
                     let why = MalformedHttp::Trailer;
                     return Err(Some(LocalResponse::text(why.status(), why.sentence())));
                 }
-                Ok(None) => return Ok((bytes.freeze(), reservation)),
-                Ok(Some(Err(_))) => return Err(None),
+                Ok(Ok(RequestPart::End(_))) => return Ok((bytes.freeze(), reservation)),
+                Ok(Err(StreamGone)) => return Err(None),
                 Err(_) => {
                     return Err(Some(LocalResponse::text(408, "request timeout: the request body stopped")));
                 }
@@ -122,33 +127,41 @@ impl BufferedStream {
             }
             connection_bytes.set(connection_bytes.get() + piece.len());
             self.held_bytes.set(self.held_bytes.get() + piece.len());
-            let _ = body.flow_control().release_capacity(piece.len()); // an error: the connection is gone
-            if bytes.is_empty() && body.is_end_stream() {
+            self.stream.release(piece.len());
+            if bytes.is_empty() && self.stream.is_body_complete() {
                 return Ok((piece, reservation)); // the usual event is one frame: no copy
             }
             bytes.extend_from_slice(&piece);
         }
+    }
+
+    /// Sends a response. A client that accepts no bytes for too long loses it.
+    async fn put(&self, answer: LocalResponse, is_head: bool) {
+        let BufferedConnection { ring, limits, .. } = &*self.connection;
+        let mut headers = HeaderMap::new();
+        headers.insert(CONTENT_LENGTH, answer.body.len().into());
+        for (name, value) in &answer.headers {
+            if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_bytes(value)) {
+                headers.append(name, value);
+            }
+        }
+        date::add(&mut headers, ring.now());
+        let wait = limits.stream_idle_timeout;
+        let due = (!wait.is_zero()).then(|| ring.now() + wait);
+        let sent = async {
+            poll_fn(|cx| self.stream.poll_capacity(cx)).await?;
+            let (mut body, ends) = (answer.body, is_head);
+            let ends = ends || body.is_empty();
+            self.stream.send_head(answer.status, &headers, ends)?;
+            if ends { Ok(()) } else { poll_fn(|cx| self.stream.poll_send(cx, &mut body, true)).await }
+        };
+        // An error: the client is gone, or reads nothing. Its stream is reset.
+        let _: Result<Result<(), StreamGone>, _> = by(ring, due, sent).await;
     }
 }
 
 impl Drop for BufferedStream {
     fn drop(&mut self) {
         self.connection.held_bytes.set(self.connection.held_bytes.get() - self.held_bytes.get());
-    }
-}
-
-/// Errors are ignored: the client is gone.
-fn put(mut respond: SendResponse<Bytes>, answer: LocalResponse, to_head: bool, now: Tick) {
-    let mut response = Response::builder().status(answer.status).header("content-length", answer.body.len());
-    for (name, value) in &answer.headers {
-        response = response.header(&**name, &**value);
-    }
-    let Ok(mut response) = response.body(()) else { return }; // our own headers are well-formed
-    date::add(response.headers_mut(), now);
-    let ends = to_head || answer.body.is_empty();
-    if let Ok(mut stream) = respond.send_response(response, ends)
-        && !ends
-    {
-        let _ = stream.send_data(answer.body, true);
     }
 }

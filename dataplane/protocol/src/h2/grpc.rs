@@ -4,23 +4,21 @@
 use std::fmt::Write as _;
 
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use http::{HeaderMap, Response, request};
+use http::{HeaderMap, Response};
 
 /// Bytes of a message to a client: it is sent in a header field.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// Whether a request is a gRPC call.
-#[must_use]
-pub fn is_grpc(parts: &request::Parts) -> bool {
-    is_named(&parts.headers)
-}
-
 /// Whether a message is gRPC, by its content type.
 #[must_use]
 pub fn is_named(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
-    kind.and_then(|kind| kind.strip_prefix(b"application/grpc"))
-        .is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'+' | b';'))
+    headers.get(CONTENT_TYPE).is_some_and(|kind| is_content_type(kind.as_bytes()))
+}
+
+/// Whether a content type is that of gRPC.
+#[must_use]
+pub fn is_content_type(kind: &[u8]) -> bool {
+    kind.strip_prefix(b"application/grpc").is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'+' | b';'))
 }
 
 /// The whole response (trailers-only in gRPC terms) to a call that gets this HTTP status.
@@ -84,7 +82,7 @@ mod tests {
             ("text/plain", false),
         ] {
             let request = http::Request::post("/").header("content-type", kind).body(()).unwrap();
-            assert_eq!(is_grpc(&request.into_parts().0), is_call, "{kind}");
+            assert_eq!(is_named(request.headers()), is_call, "{kind}");
         }
     }
 

@@ -12,7 +12,9 @@ use codec::http::{
 use contract::client_address::ClientScheme;
 use http::header::{HeaderName, HeaderValue};
 use http::{Method, Request, Response, Uri};
+use http2::FieldBlock;
 
+use super::grpc;
 use crate::http::headers::ResponseContext;
 
 /// A request of an HTTP/2 client, parsed like one of HTTP/1.
@@ -25,107 +27,131 @@ pub struct TranslatedRequest {
 }
 
 /// Translates a client's head. `ends`: no body follows.
-pub fn from_client(parts: &http::request::Parts, ends: bool) -> Result<TranslatedRequest, MalformedHttp> {
-    if parts.method == Method::CONNECT {
+pub fn from_client(request: &FieldBlock, ends: bool) -> Result<TranslatedRequest, MalformedHttp> {
+    if request.method() == b"CONNECT" {
         // Recognised as CONNECT, whatever its target.
-        let authority = authority(parts)?;
-        return parsed(Bytes::from(format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n")));
+        let authority = authority(request)?;
+        let mut out = BytesMut::new();
+        put(&mut out, &[b"CONNECT ", authority, b" HTTP/1.1\r\nHost: ", authority, b"\r\n\r\n"]);
+        return parsed(out.freeze());
     }
-    translate(parts, ends, parts.method.as_str(), "")
+    translate(request, ends, request.method(), b"")
+}
+
+/// Whether a request asks for a WebSocket (RFC 8441 5).
+#[must_use]
+pub fn is_websocket(request: &FieldBlock) -> bool {
+    request.protocol().is_some_and(|protocol| protocol.eq_ignore_ascii_case(b"websocket"))
 }
 
 /// Translates the head of an extended CONNECT for a WebSocket (RFC 8441 5) into the handshake of RFC 6455. `key` is the
 /// nonce that the instance answers.
-pub fn websocket_from_client(parts: &http::request::Parts, key: [u8; 16]) -> Result<TranslatedRequest, MalformedHttp> {
+pub fn websocket_from_client(request: &FieldBlock, key: [u8; 16]) -> Result<TranslatedRequest, MalformedHttp> {
     let key = base64::engine::general_purpose::STANDARD.encode(key);
     let handshake = format!("connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: {key}\r\n");
-    if parts.headers.contains_key("sec-websocket-key") {
+    if request.values(b"sec-websocket-key").next().is_some() {
         return Err(MalformedHttp::FieldName); // this handshake has no key of the client, and two would be ambiguous
     }
-    translate(parts, true, "GET", &handshake)
+    translate(request, true, b"GET", handshake.as_bytes())
 }
 
 /// Writes a head and parses it. `further` holds additional header lines.
 fn translate(
-    parts: &http::request::Parts,
+    request: &FieldBlock,
     ends: bool,
-    method: &str,
-    further: &str,
+    method: &[u8],
+    further: &[u8],
 ) -> Result<TranslatedRequest, MalformedHttp> {
-    let authority = authority(parts)?;
+    let authority = authority(request)?;
     let mut out = BytesMut::with_capacity(1024);
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    put(&mut out, &[method.as_bytes(), b" ", path.as_bytes(), b" HTTP/1.1\r\nHost: "]);
-    put(&mut out, &[authority.as_bytes(), b"\r\n", further.as_bytes()]);
-    let mut has_length = false;
-    let mut has_cookie = false;
-    for (name, value) in &parts.headers {
-        if is_padded(value) {
+    put(&mut out, &[method, b" ", request.path(), b" HTTP/1.1\r\nHost: ", authority, b"\r\n", further]);
+    let (mut has_length, mut has_cookie, mut wants_trailers) = (false, false, false);
+    for (name, value) in request.fields() {
+        if has_blanks_around(value) {
             return Err(MalformedHttp::FieldValue);
         }
-        match name.as_str() {
-            "host" => continue,
-            // h2 lets a client split it; HTTP/1 has one (RFC 9113 8.2.3).
-            "cookie" if has_cookie => continue,
-            "cookie" => {
+        match name {
+            b"host" => continue,
+            // HTTP/2 lets a client split it; HTTP/1 has one (RFC 9113 8.2.3).
+            b"cookie" if has_cookie => continue,
+            b"cookie" => {
                 has_cookie = true;
-                let cookies: Vec<_> = parts.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
-                put(&mut out, &[b"cookie: ", &cookies.join(b"; ".as_slice()), b"\r\n"]);
+                put_cookies(&mut out, request);
                 continue;
             }
-            // Fields of one connection: h2 rejects them, but this check must not depend on that.
-            "transfer-encoding" | "connection" | "upgrade" => return Err(MalformedHttp::CodingInvalid),
-            "content-length" => {
+            // Fields of one connection: the codec rejects them, but this check must not depend on that.
+            b"transfer-encoding" | b"connection" | b"upgrade" => return Err(MalformedHttp::CodingInvalid),
+            b"content-length" => {
                 has_length = true;
-                if ends && value.as_bytes().iter().any(|byte| *byte != b'0') {
+                if ends && value.iter().any(|byte| *byte != b'0') {
                     return Err(MalformedHttp::LengthInvalid);
                 }
             }
+            b"te" => wants_trailers |= has_token(value, "trailers"),
             _ => {}
         }
-        put(&mut out, &[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"]);
+        put(&mut out, &[name, b": ", value, b"\r\n"]);
     }
     if !ends && !has_length {
         out.put_slice(b"transfer-encoding: chunked\r\n");
-    } else if ends && !has_length && [Method::POST, Method::PUT, Method::PATCH].contains(&parts.method) {
+    } else if ends && !has_length && matches!(method, b"POST" | b"PUT" | b"PATCH") {
         out.put_slice(b"content-length: 0\r\n"); // many servers require it
     }
     out.put_slice(b"\r\n");
-    let wants_trailers = parts.headers.get_all("te").iter().any(|te| has_token(te.as_bytes(), "trailers"));
     Ok(TranslatedRequest { wants_trailers, ..parsed(out.freeze())? })
+}
+
+/// Writes all cookies as one field.
+fn put_cookies(out: &mut BytesMut, request: &FieldBlock) {
+    let mut before: &[u8] = b"cookie: ";
+    for cookie in request.values(b"cookie") {
+        put(out, &[before, cookie]);
+        before = b"; ";
+    }
+    out.put_slice(b"\r\n");
+}
+
+/// Whether the request is a gRPC call.
+#[must_use]
+pub fn is_grpc(request: &FieldBlock) -> bool {
+    request.values(b"content-type").next().is_some_and(grpc::is_content_type)
 }
 
 /// Whether a value has blanks around it. HTTP/1 drops them and HTTP/2 forbids them (RFC 9113 8.2.1): two proxies that
 /// forward them differently would disagree about the value.
 #[must_use]
 pub fn is_padded(value: &HeaderValue) -> bool {
+    has_blanks_around(value.as_bytes())
+}
+
+fn has_blanks_around(value: &[u8]) -> bool {
     let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
-    blank(value.as_bytes().first()) || blank(value.as_bytes().last())
+    blank(value.first()) || blank(value.last())
 }
 
 /// The one host of the request.
-fn authority(parts: &http::request::Parts) -> Result<&str, MalformedHttp> {
-    let mut hosts = parts.headers.get_all("host").iter();
-    let host = hosts.next().map(|host| host.to_str().map_err(|_| MalformedHttp::HostInvalid)).transpose()?;
+fn authority(request: &FieldBlock) -> Result<&[u8], MalformedHttp> {
+    let mut hosts = request.values(b"host");
+    let host = hosts.next();
     if hosts.next().is_some() {
         return Err(MalformedHttp::HostRepeated);
     }
-    match (parts.uri.authority(), host) {
-        (Some(authority), Some(host)) if !are_one(authority.as_str(), host, parts.uri.scheme_str()) => {
+    match (request.authority(), host) {
+        (Some(authority), Some(host)) if !are_one(authority, host, request.scheme()) => {
             Err(MalformedHttp::HostRepeated)
         }
-        (Some(authority), _) => Ok(authority.as_str()),
+        (Some(authority), _) => Ok(authority),
         (None, Some(host)) => Ok(host),
         (None, None) => Err(MalformedHttp::HostMissing),
     }
 }
 
 /// Whether both name the same host, where the default port of the scheme may be left out (RFC 9113 8.3.1).
-fn are_one(authority: &str, host: &str, scheme: Option<&str>) -> bool {
-    let usual = match scheme {
-        Some("http") => ":80",
-        Some("https") => ":443",
-        _ => ":",
+fn are_one(authority: &[u8], host: &[u8], scheme: &[u8]) -> bool {
+    let usual: &[u8] = match scheme {
+        b"http" => b":80",
+        b"https" => b":443",
+        _ => b":",
     };
     let [authority, host] = [authority, host].map(|name| name.strip_suffix(usual).unwrap_or(name));
     authority.eq_ignore_ascii_case(host)
@@ -271,62 +297,73 @@ mod tests {
     use super::*;
     use codec::http::BodyFraming;
 
-    fn request(build: http::request::Builder) -> http::request::Parts {
-        build.body(()).unwrap().into_parts().0
-    }
-
-    fn post() -> http::request::Builder {
-        Request::post("http://app.example:8080/a//b?x=%2F")
+    /// A request to `http://app.example:8080/a//b?x=%2F`, whose fields with a colon replace the usual ones. An empty
+    /// one is left out.
+    fn request(method: &str, more: &[(&str, &str)]) -> FieldBlock {
+        let usual =
+            [(":method", method), (":scheme", "http"), (":authority", "app.example:8080"), (":path", "/a//b?x=%2F")];
+        let mut block = FieldBlock::new(10_000);
+        for (name, value) in usual {
+            let value = more.iter().find(|(other, _)| *other == name).map_or(value, |(_, value)| *value);
+            if !value.is_empty() {
+                block.push(name.as_bytes(), value.as_bytes());
+            }
+        }
+        let fields = more.iter().filter(|(name, _)| !name.starts_with(':'));
+        fields.for_each(|(name, value)| block.push(name.as_bytes(), value.as_bytes()));
+        block
     }
 
     #[test]
     fn translated_request_keeps_target_fields_and_framing() {
-        let parts = request(post().header("cookie", "a=1").header("x", "y").header("cookie", "b=2"));
-        let translated = from_client(&parts, false).unwrap();
+        let block = request("POST", &[("cookie", "a=1"), ("x", "y"), ("cookie", "b=2"), ("te", "trailers")]);
+        let translated = from_client(&block, false).unwrap();
         let view = translated.head.view(&translated.bytes);
         assert_eq!((view.method(), view.path(), view.authority()), ("POST", "/a//b?x=%2F", "app.example:8080"));
         assert_eq!(translated.head.framing, BodyFraming::Chunked);
         assert_eq!(view.field("cookie"), Some(b"a=1; b=2".as_slice()));
+        assert!(translated.wants_trailers);
 
-        let sized = from_client(&request(post().header("content-length", "12")), false).unwrap();
+        let sized = from_client(&request("POST", &[("content-length", "12")]), false).unwrap();
         assert_eq!(sized.head.framing, BodyFraming::Length(12));
-        assert_eq!(from_client(&parts, true).unwrap().head.framing, BodyFraming::Empty);
+        assert_eq!(from_client(&block, true).unwrap().head.framing, BodyFraming::Empty);
     }
 
     #[test]
     fn ambiguous_request_is_rejected() {
-        for (parts, why) in [
-            (post().header("host", "other"), MalformedHttp::HostRepeated),
-            (post().header("host", "app.example:8080").header("host", "x"), MalformedHttp::HostRepeated),
-            (Request::post("/x"), MalformedHttp::HostMissing),
-            (Request::post("/x").header("host", "a/b"), MalformedHttp::HostInvalid),
-            (Request::post("http://user@app/"), MalformedHttp::HostInvalid),
-            (post().header("transfer-encoding", "chunked"), MalformedHttp::CodingInvalid),
-            (post().header("content-length", "1").header("content-length", "1"), MalformedHttp::LengthRepeated),
-            (post().header("content-length", "+1"), MalformedHttp::LengthInvalid),
-            (post().header("x", " a"), MalformedHttp::FieldValue),
-            (post().header("x", "a\t"), MalformedHttp::FieldValue),
-            (post().header("cookie", "a=1").header("cookie", "b=2 "), MalformedHttp::FieldValue),
+        for (fields, why) in [
+            (&[("host", "other")][..], MalformedHttp::HostRepeated),
+            (&[("host", "app.example:8080"), ("host", "x")], MalformedHttp::HostRepeated),
+            (&[(":authority", "")], MalformedHttp::HostMissing),
+            (&[(":authority", ""), ("host", "a/b")], MalformedHttp::HostInvalid),
+            (&[(":authority", "user@app")], MalformedHttp::HostInvalid),
+            (&[(":authority", "a\u{e9}")], MalformedHttp::HostInvalid),
+            (&[("content-length", "1"), ("content-length", "1")], MalformedHttp::LengthRepeated),
+            (&[("content-length", "+1")], MalformedHttp::LengthInvalid),
+            (&[("x", " a")], MalformedHttp::FieldValue),
+            (&[("x", "a\t")], MalformedHttp::FieldValue),
+            (&[("cookie", "a=1"), ("cookie", "b=2 ")], MalformedHttp::FieldValue),
         ] {
-            assert_eq!(from_client(&request(parts), false).unwrap_err(), why);
+            assert_eq!(from_client(&request("POST", fields), false).unwrap_err(), why, "{fields:?}");
         }
-        let lies = request(post().header("content-length", "5"));
+        let lies = request("POST", &[("content-length", "5")]);
         assert_eq!(from_client(&lies, true).unwrap_err(), MalformedHttp::LengthInvalid);
     }
 
     /// RFC 9113 8.3.1: hosts are compared with the default port of their scheme.
     #[test]
     fn default_port_does_not_change_the_host() {
-        for (uri, host, one) in [
-            ("http://app.example/", "app.example:80", true),
-            ("http://app.example:80/", "APP.example", true),
-            ("https://app.example/", "app.example:443", true),
-            ("https://app.example/", "app.example:80", false),
-            ("http://app.example/", "app.example:8080", false),
-            ("http://app.example/", "app.example:80:80", false),
+        for (scheme, authority, host, one) in [
+            ("http", "app.example", "app.example:80", true),
+            ("http", "app.example:80", "APP.example", true),
+            ("https", "app.example", "app.example:443", true),
+            ("https", "app.example", "app.example:80", false),
+            ("http", "app.example", "app.example:8080", false),
+            ("http", "app.example", "app.example:80:80", false),
         ] {
-            let read = from_client(&request(Request::get(uri).header("host", host)), true);
-            assert_eq!(read.is_ok(), one, "{uri} and {host}");
+            let fields = [(":scheme", scheme), (":authority", authority), ("host", host)];
+            let read = from_client(&request("GET", &fields), true);
+            assert_eq!(read.is_ok(), one, "{scheme} {authority} and {host}");
         }
     }
 

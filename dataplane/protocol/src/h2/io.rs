@@ -1,4 +1,4 @@
-//! Adapts a ring socket to h2: tokio's I/O traits without tokio behind them.
+//! Adapts a ring socket to h2, for connections to instances: tokio's I/O traits without tokio behind them.
 //!
 //! Writes are buffered until h2 flushes, so that the frames of many streams leave in one send.
 
@@ -14,7 +14,6 @@ use bytes::BytesMut;
 use ring::{Chunk, Ring};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::flood_guard::{FloodGuard, FloodKind, FloodViolation};
 use super::limits::{INSTANCE_STREAMS_MAX, WRITE_BYTES_MAX};
 use super::response_trailers::ResponseTrailerScan;
 use crate::http::buffers::by;
@@ -28,7 +27,6 @@ pub struct Http2Io {
     stream: Rc<Transport>,
     /// Received and not read.
     held: Chunk,
-    flood_guard: Option<FloodGuard>,
     /// Of an instance's connection.
     response_trailers: Option<ResponseTrailerScan>,
     io_state: Rc<IoState>,
@@ -42,17 +40,13 @@ pub struct Http2Io {
     stall_max: Option<Duration>,
 }
 
-/// Shared state that the connection's owner reads while h2 holds the [`Http2Io`].
+/// Shared state of a connection that its owner, or a request, reads.
 #[derive(Debug, Default)]
 pub struct IoState {
     pub received: Cell<u64>,
     pub sent: Cell<u64>,
     /// A send is in flight.
     pub sending: Cell<bool>,
-    /// Set once; after that the connection is not read.
-    pub violation: Cell<Option<FloodViolation>>,
-    /// The likely kind of flood, if h2 reports one now.
-    pub suspect: Cell<FloodKind>,
     /// Streams with malformed trailers whose requests have not asked for that yet.
     malformed: RefCell<Vec<u32>>,
 }
@@ -84,7 +78,6 @@ impl Http2Io {
             ring: ring.clone(),
             stream: Rc::new(stream.into()),
             held,
-            flood_guard: None,
             response_trailers: None,
             io_state: Rc::default(),
             buffer: BytesMut::new(),
@@ -92,19 +85,6 @@ impl Http2Io {
             shut: false,
             stall_max: (!stall_max.is_zero()).then_some(stall_max),
         }
-    }
-
-    /// Removes the limit of a send: each stream has its own timeout, and the owner ends a connection without streams.
-    /// So a client that pauses reading loses the streams that it does not read, but keeps its connection.
-    #[must_use]
-    pub fn without_send_timeout(self) -> Self {
-        Self { stall_max: None, ..self }
-    }
-
-    /// Detects floods and frames of invalid length, and reports state in `io_state`.
-    #[must_use]
-    pub fn with_flood_guard(self, flood_guard: FloodGuard, io_state: &Rc<IoState>) -> Self {
-        Self { flood_guard: Some(flood_guard), io_state: Rc::clone(io_state), ..self }
     }
 
     /// Detects malformed trailers of responses and records them in `io_state`.
@@ -125,9 +105,6 @@ impl Http2Io {
     fn begin_send(&mut self) {
         let bytes = self.buffer.split().freeze();
         self.io_state.sent.set(self.io_state.sent.get() + bytes.len() as u64);
-        if let Some(flood_guard) = &mut self.flood_guard {
-            flood_guard.sent(bytes.len() as u64);
-        }
         let (ring, stream) = (self.ring.clone(), Rc::clone(&self.stream));
         let due = self.stall_max.map(|wait| ring.now() + wait);
         self.io_state.sending.set(true);
@@ -140,9 +117,6 @@ impl Http2Io {
 impl AsyncRead for Http2Io {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.io_state.violation.get().is_some() {
-            return Poll::Pending; // the owner ends the connection
-        }
         if this.held.is_empty() {
             // Cancel-safe, so each poll may be a new call.
             match pin!(this.stream.recv()).poll(cx) {
@@ -151,19 +125,7 @@ impl AsyncRead for Http2Io {
                 Poll::Ready(Ok(chunk)) => this.held = chunk,
             }
         }
-        let mut taken = this.held.len().min(into.remaining());
-        if let Some(flood_guard) = &mut this.flood_guard {
-            if let Err((before, violation)) = flood_guard.read(&this.held[..taken], this.ring.now()) {
-                this.io_state.violation.set(Some(violation));
-                taken = before;
-                if taken == 0 {
-                    cx.waker().wake_by_ref(); // the owner checks after each poll
-                    return Poll::Pending;
-                }
-            }
-            this.io_state.suspect.set(flood_guard.suspect());
-            flood_guard.take_malformed().for_each(|stream| this.io_state.note_malformed(stream));
-        }
+        let taken = this.held.len().min(into.remaining());
         if let Some(scan) = &mut this.response_trailers {
             scan.read(&this.held[..taken], |stream| this.io_state.note_malformed(stream));
         }

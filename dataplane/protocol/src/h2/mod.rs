@@ -1,18 +1,20 @@
-//! HTTP/2 on the ring: the `h2` crate implements the protocol, and these modules connect, bound and translate it.
+//! HTTP/2 on the ring.
 //!
-//! [`io`] adapts a ring socket to h2, [`flood_guard`] counts frames that cost a peer nothing, [`heads`] translates
-//! heads to HTTP/1 and back, so that requests are checked in one place, [`client`] keeps connections to instances,
-//! [`server`] those of clients, [`buffered`] serves small messages whole, and [`grpc`] writes local replies for gRPC
-//! clients. The limits are in [`limits`].
+//! Connections of clients use our codec ([`http2`]): [`server`] feeds it, and [`stream`] is one of its streams.
+//! Connections to instances use the `h2` crate: [`client`] keeps them, and [`io`] adapts a ring socket to it. [`heads`]
+//! translates heads to HTTP/1 and back, so that requests are checked in one place, [`buffered`] serves small messages
+//! whole, and [`grpc`] writes local replies for gRPC clients. The limits are in [`limits`].
 
 pub mod buffered;
 pub mod client;
-pub mod flood_guard;
 pub mod grpc;
 pub mod heads;
 pub mod io;
 pub mod limits;
 mod response_trailers;
 pub mod server;
+pub mod stream;
 mod trailer_scan;
 pub mod trailers;
+
+pub use http2::{ErrorCode, FieldBlock, FloodKind, StreamGone};

@@ -1,7 +1,7 @@
 //! Finds trailers of responses that begin with a pseudo-field: such a response is malformed (RFC 9113 8.1), and h2 would pass
 //! it on without the field.
 //!
-//! It reads along like [`super::flood_guard`]: nine bytes of each frame's head, and the front of each block. A HEADERS frame that
+//! It reads along: nine bytes of each frame's header, however they are split, and the front of each block. A HEADERS frame that
 //! ends its stream has trailers if a final head came before it, and is a head itself if not. Which heads are final is read from
 //! `:status`; where that refers to the dynamic table, DATA says so.
 

@@ -1,19 +1,15 @@
 //! A client that speaks HTTP/2: each of its streams is one request and is routed by itself (SRV-REQ-03).
 
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ::h2::server::SendResponse;
-use ::h2::{Reason, RecvStream};
-use ::http::Request;
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use codec::http::{BodyFraming, MalformedHttp};
 use contract::table::RouteRequest;
-use protocol::h2::grpc;
 use protocol::h2::heads::TranslatedRequest;
-use protocol::h2::io::IoState;
-use protocol::h2::trailers;
+use protocol::h2::stream::{Http2Stream, RequestPart};
+use protocol::h2::{ErrorCode, FieldBlock, StreamGone, trailers};
 use protocol::http::headers::put_request;
 use ring::Tick;
 
@@ -31,27 +27,41 @@ use crate::request_record::{RequestEnd, RequestRecord};
 use crate::route_filters::OriginalTarget;
 use crate::{AcquireRequest, LocalReply, Proxy};
 
+/// The head of a request, as it is known before its task begins.
+pub(super) struct Http2Request {
+    translated: Result<TranslatedRequest, MalformedHttp>,
+    is_head: bool,
+    is_grpc: bool,
+    is_websocket: bool,
+}
+
+impl Http2Request {
+    /// Translates a head. `ends`: no body follows.
+    pub(super) fn of(proxy: &Proxy, fields: &FieldBlock, ends: bool) -> Self {
+        let is_websocket = heads::is_websocket(fields);
+        let translated = if is_websocket {
+            heads::websocket_from_client(fields, proxy.rng.borrow_mut().u128(..).to_be_bytes())
+        } else if fields.len() > proxy.limits.head.fields() {
+            Err(MalformedHttp::TooManyFields)
+        } else {
+            heads::from_client(fields, ends)
+        };
+        Self { translated, is_head: fields.method() == b"HEAD", is_grpc: heads::is_grpc(fields), is_websocket }
+    }
+}
+
 /// Serves one stream to its end.
-pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+pub(super) async fn stream(shared: Rc<StreamContext>, request: Http2Request, stream: Http2Stream) {
     let proxy = &shared.proxy;
     let started = proxy.ring.now();
-    let (parts, incoming) = request.into_parts();
-    if websocket::is_requested(&parts) {
-        return websocket::stream(Rc::clone(&shared), parts, incoming, respond).await;
+    let Http2Request { translated, is_head, is_grpc, is_websocket } = request;
+    if is_websocket {
+        return websocket::stream(Rc::clone(&shared), translated, stream).await;
     }
-    let ends = incoming.is_end_stream();
-    let is_head = parts.method == ::http::Method::HEAD;
-    let is_grpc = grpc::is_grpc(&parts);
     let progress = StreamProgress::new(&proxy.limits);
-    let mut body =
-        Http2RequestBody { stream: incoming, proxy, progress: &progress, io_state: &shared.io_state, malformed: false };
-    let mut reply = Http2ResponseWriter::new(respond, proxy, &progress);
+    let mut body = Http2RequestBody { stream: &stream, proxy, progress: &progress, malformed: false };
+    let mut reply = Http2ResponseWriter::new(&stream, proxy, &progress);
 
-    let translated = match parts.headers.len() > proxy.limits.head.fields() {
-        true => Err(MalformedHttp::TooManyFields),
-        false => heads::from_client(&parts, ends),
-    };
-    drop(parts);
     let mut note = RequestRecord::default();
     note.start(proxy, translated.as_ref().ok().map(|request| request.head.view(&request.bytes)));
     let attempt = match translated.map_err(LocalReply::Malformed).and_then(possible) {
@@ -66,10 +76,7 @@ pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStrea
     match attempt {
         AttemptOutcome::Done { status, .. } => {
             ended(status, reply.bytes, None);
-            if !body.stream.is_end_stream() {
-                drain_body(proxy, &mut body.stream).await;
-                reply.reset(Reason::NO_ERROR); // the rest of the request is not wanted
-            }
+            drain_body(proxy, &stream).await; // the rest of the request is not wanted
         }
         AttemptOutcome::Refused(local_reply) => {
             proxy.counters.refused[local_reply.index()].fetch_add(1, Relaxed);
@@ -78,9 +85,8 @@ pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStrea
                 false => reply.refuse(&proxy.local_response(&local_reply, &shared.peer), is_head).await,
             };
             ended(local_reply.status(), reply.bytes, RequestEnd::reason(&local_reply));
-            if answered.is_ok() && !body.stream.is_end_stream() {
-                drain_body(proxy, &mut body.stream).await;
-                reply.reset(Reason::NO_ERROR);
+            if answered.is_ok() {
+                drain_body(proxy, &stream).await;
             }
         }
         AttemptOutcome::Cut
@@ -90,7 +96,7 @@ pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStrea
         | AttemptOutcome::Switched => {
             ended(0, reply.bytes, None);
             // RFC 9113 8.1.1, where a response has begun already.
-            reply.reset(if body.malformed { Reason::PROTOCOL_ERROR } else { Reason::INTERNAL_ERROR });
+            stream.reset(if body.malformed { ErrorCode::ProtocolError } else { ErrorCode::InternalError });
         }
     }
 }
@@ -161,40 +167,32 @@ async fn exchange(
 
 /// The request body.
 struct Http2RequestBody<'a> {
-    stream: RecvStream,
+    stream: &'a Http2Stream,
     proxy: &'a Proxy,
     progress: &'a StreamProgress,
-    io_state: &'a IoState,
     /// The end of the request body is malformed.
     malformed: bool,
 }
 
 impl RequestBody for Http2RequestBody<'_> {
     async fn next(&mut self) -> Result<BodyPart, BodyFault> {
-        let next = async {
-            match self.stream.data().await {
-                Some(Ok(bytes)) => Ok(BodyPart::Data(bytes)),
-                Some(Err(_)) => Err(BodyFault::Gone),
-                None => {
-                    let fields = self.stream.trailers().await.map_err(|_| BodyFault::Gone)?;
-                    if self.io_state.has_malformed_trailers(self.stream.stream_id().as_u32()) {
-                        return Err(BodyFault::Malformed(MalformedHttp::Trailer));
-                    }
-                    if fields.iter().flatten().any(|(_, value)| heads::is_padded(value)) {
-                        return Err(BodyFault::Malformed(MalformedHttp::FieldValue));
-                    }
-                    Ok(BodyPart::End(fields.and_then(trailers::forwardable)))
-                }
+        let next = poll_fn(|cx| self.stream.poll_body(cx));
+        let part = match self.progress.activity.body(&self.proxy.ring, next).await {
+            Ok(Ok(RequestPart::Data(bytes))) => Ok(BodyPart::Data(bytes)),
+            Ok(Ok(RequestPart::End(fields))) if fields.iter().flatten().any(|(_, value)| heads::is_padded(value)) => {
+                Err(BodyFault::Malformed(MalformedHttp::FieldValue))
             }
+            Ok(Ok(RequestPart::End(fields))) => Ok(BodyPart::End(fields.and_then(trailers::forwardable))),
+            Ok(Ok(RequestPart::MalformedTrailers)) => Err(BodyFault::Malformed(MalformedHttp::Trailer)),
+            Ok(Err(StreamGone)) => Err(BodyFault::Gone),
+            Err(_) => Err(BodyFault::Stalled),
         };
-        let part = self.progress.activity.body(&self.proxy.ring, next).await.unwrap_or(Err(BodyFault::Stalled));
         self.malformed |= matches!(part, Err(BodyFault::Malformed(_)));
         part
     }
 
     fn forwarded(&mut self, bytes: usize) {
-        // Fails only when the stream is gone, which the next call reports.
-        let _ = self.stream.flow_control().release_capacity(bytes);
+        self.stream.release(bytes);
     }
 
     async fn watch(&mut self) {

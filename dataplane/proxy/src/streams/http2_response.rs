@@ -1,27 +1,24 @@
 //! The response to a client that speaks HTTP/2, on its stream.
 
+use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use ::h2::server::SendResponse;
-use ::h2::{Reason, RecvStream, SendStream};
 use ::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use bytes::Bytes;
 use codec::http::LocalResponse;
 use contract::table::AffinityCookie;
-use protocol::h2::grpc;
+use protocol::h2::stream::{Http2Stream, RequestPart};
+use protocol::h2::{StreamGone, grpc};
 use protocol::http::buffers::by;
 use protocol::http::date;
 use ring::Tick;
 
-use super::over_http2::capacity;
 use super::{ClientGone, ResponseWriter, StreamProgress};
 use crate::Proxy;
 
 /// The response direction.
 pub(super) struct Http2ResponseWriter<'a> {
-    respond: SendResponse<Bytes>,
-    /// Set once the response head was sent.
-    pub(super) stream: Option<SendStream<Bytes>>,
+    stream: &'a Http2Stream,
     proxy: &'a Proxy,
     pub(super) progress: &'a StreamProgress,
     /// When sending to the client times out.
@@ -34,9 +31,15 @@ pub(super) struct Http2ResponseWriter<'a> {
     pub(super) bytes: u64,
 }
 
+impl From<StreamGone> for ClientGone {
+    fn from(_: StreamGone) -> Self {
+        Self
+    }
+}
+
 impl ResponseWriter for Http2ResponseWriter<'_> {
     async fn interim(&mut self, answer: Response<()>) -> Result<(), ClientGone> {
-        self.respond.send_informational(answer).map_err(|_| ClientGone)
+        self.send_head(&answer, false).await
     }
 
     async fn head(&mut self, mut answer: Response<()>, ends: bool) -> Result<(), ClientGone> {
@@ -46,33 +49,32 @@ impl ResponseWriter for Http2ResponseWriter<'_> {
         date::add(answer.headers_mut(), self.proxy.ring.now());
         let headers = answer.headers();
         self.is_grpc = grpc::is_named(headers) && !headers.contains_key(::http::header::CONTENT_LENGTH);
-        self.stream = Some(self.respond.send_response(answer, ends).map_err(|_| ClientGone)?);
-        Ok(())
+        self.send_head(&answer, ends).await
     }
 
     async fn data(&mut self, mut bytes: Bytes, ends: bool) -> Result<(), ClientGone> {
-        let stream = self.stream.as_mut().ok_or(ClientGone)?;
-        if bytes.is_empty() && ends {
-            return stream.send_data(bytes, true).map_err(|_| ClientGone);
-        }
-        while !bytes.is_empty() {
-            let available = capacity(stream, bytes.len());
-            let available = self.progress.activity.send(&self.proxy.ring, self.deadlines, available).await;
-            let available = available.map_err(|_| ClientGone)?.ok_or(ClientGone)?;
-            let piece = bytes.split_to(available.min(bytes.len()));
-            self.bytes += piece.len() as u64;
-            stream.send_data(piece, ends && bytes.is_empty()).map_err(|_| ClientGone)?;
+        while !bytes.is_empty() || ends {
+            let before = bytes.len();
+            // Each part that the client accepts counts as activity.
+            let sent = poll_fn(|cx| match self.stream.poll_send(cx, &mut bytes, ends) {
+                Poll::Pending if bytes.len() < before => Poll::Ready(Ok(false)),
+                polled => polled.map_ok(|()| true),
+            });
+            let sent = self.progress.activity.send(&self.proxy.ring, self.deadlines, sent).await;
+            let is_whole = sent.map_err(|_| ClientGone)??;
+            self.bytes += (before - bytes.len()) as u64;
+            if is_whole {
+                return Ok(());
+            }
         }
         Ok(())
     }
 
     async fn end(&mut self, trailers: Option<HeaderMap>) -> Result<(), ClientGone> {
-        let stream = self.stream.as_mut().ok_or(ClientGone)?;
         match trailers {
-            Some(fields) => stream.send_trailers(fields),
-            None => stream.send_data(Bytes::new(), true),
+            Some(fields) => Ok(self.stream.send_trailers(&fields)?),
+            None => self.data(Bytes::new(), true).await,
         }
-        .map_err(|_| ClientGone)
     }
 
     async fn end_late(&mut self) -> Result<(), ClientGone> {
@@ -83,23 +85,20 @@ impl ResponseWriter for Http2ResponseWriter<'_> {
     }
 
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        match &mut self.stream {
-            Some(stream) => stream.poll_reset(cx).map(|_| ()),
-            None => self.respond.poll_reset(cx).map(|_| ()),
-        }
+        self.stream.poll_gone(cx)
     }
 }
 
 impl<'a> Http2ResponseWriter<'a> {
-    pub(super) fn new(respond: SendResponse<Bytes>, proxy: &'a Proxy, progress: &'a StreamProgress) -> Self {
-        Self { respond, stream: None, proxy, progress, deadlines: None, cookie: None, is_grpc: false, bytes: 0 }
+    pub(super) fn new(stream: &'a Http2Stream, proxy: &'a Proxy, progress: &'a StreamProgress) -> Self {
+        Self { stream, proxy, progress, deadlines: None, cookie: None, is_grpc: false, bytes: 0 }
     }
 
-    pub(super) fn reset(&mut self, reason: Reason) {
-        match &mut self.stream {
-            Some(stream) => stream.send_reset(reason),
-            None => self.respond.send_reset(reason),
-        }
+    /// Sends a head as soon as the connection has sent enough of what was written before.
+    async fn send_head(&mut self, answer: &Response<()>, ends: bool) -> Result<(), ClientGone> {
+        let capacity = poll_fn(|cx| self.stream.poll_capacity(cx));
+        self.progress.activity.send(&self.proxy.ring, self.deadlines, capacity).await.map_err(|_| ClientGone)??;
+        Ok(self.stream.send_head(answer.status().as_u16(), answer.headers(), ends)?)
     }
 
     /// Sends a complete local reply.
@@ -121,14 +120,13 @@ impl<'a> Http2ResponseWriter<'a> {
     }
 }
 
-/// Reads the rest of a request, within the limits of a lingering connection: a reset drops what h2 has not sent yet, so
-/// an immediate reset would lose the response.
-pub(super) async fn drain_body(proxy: &Proxy, stream: &mut RecvStream) {
-    proxy.ring.yield_now().await; // lets the connection's task write
+/// Reads the rest of a request that was answered, within the limits of a lingering connection: many clients take a
+/// reset for a failure while they send, although the answer precedes it. The reset follows when the stream is dropped.
+pub(super) async fn drain_body(proxy: &Proxy, stream: &Http2Stream) {
     let rest = async {
         let mut left = proxy.limits.linger_bytes_max;
-        while let Some(Ok(bytes)) = stream.data().await {
-            let _ = stream.flow_control().release_capacity(bytes.len()); // fails when the stream is gone
+        while let Ok(RequestPart::Data(bytes)) = poll_fn(|cx| stream.poll_body(cx)).await {
+            stream.release(bytes.len());
             match left.checked_sub(bytes.len()) {
                 Some(less) => left = less,
                 None => return,

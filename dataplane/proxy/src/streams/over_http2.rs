@@ -132,7 +132,7 @@ async fn send(
 }
 
 /// Waits for capacity for at least one of `wanted` bytes; `None` when the stream has ended.
-pub(super) async fn capacity(stream: &mut SendStream<Bytes>, wanted: usize) -> Option<usize> {
+async fn capacity(stream: &mut SendStream<Bytes>, wanted: usize) -> Option<usize> {
     stream.reserve_capacity(wanted);
     poll_fn(|cx| {
         let available = stream.capacity();

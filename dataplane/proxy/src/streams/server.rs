@@ -10,7 +10,7 @@ use protocol::http::connection_tracker::ConnectionGuard;
 use protocol::tls::Transport;
 use ring::Chunk;
 
-use super::from_http2;
+use super::from_http2::{self, Http2Request};
 use super::stream_context::StreamContext;
 use crate::Proxy;
 use crate::connection_stats::RegisteredConnection;
@@ -27,15 +27,15 @@ pub(crate) async fn serve(
     let stats = Rc::clone(&open.stats);
     stats.count_frames(&io_state, proxy.ring.now());
     let server_name = stream.server_name();
-    let shared =
-        Rc::new(StreamContext { proxy: Rc::clone(&proxy), peer, stats, io_state: Rc::clone(&io_state), server_name });
+    let shared = Rc::new(StreamContext { proxy: Rc::clone(&proxy), peer, stats, server_name });
     let (ring, limits, counters) = (proxy.ring.clone(), *proxy.limits, Arc::clone(&proxy.counters));
     let opened = DetectedHttp2 { ring, limits, counters, stream, held, guard, io_state: Rc::clone(&io_state) };
-    let served = server::serve(opened, true, |request, respond| {
+    let served = server::serve(opened, true, |fields, ends, stream| {
         let shown = shared.stats.stream(&shared.proxy);
-        let stream = from_http2::stream(Rc::clone(&shared), request, respond);
+        let request = Http2Request::of(&shared.proxy, fields, ends);
+        let served = from_http2::stream(Rc::clone(&shared), request, stream);
         async move {
-            stream.await;
+            served.await;
             drop(shown);
         }
     });

@@ -4,7 +4,6 @@ use std::rc::Rc;
 
 use contract::client_address::ClientAddress;
 use contract::table::host_name;
-use protocol::h2::io::IoState;
 
 use crate::connection_stats::ConnectionStats;
 use crate::{LocalReply, Proxy};
@@ -15,8 +14,6 @@ pub(super) struct StreamContext {
     pub(super) peer: ClientAddress,
     /// The connection's entry in debug queries.
     pub(super) stats: Rc<ConnectionStats>,
-    /// The byte counts and trailers of its frames.
-    pub(super) io_state: Rc<IoState>,
     /// The server name (SNI) that the client asked for.
     pub(super) server_name: Option<Box<str>>,
 }

@@ -1,21 +1,19 @@
 //! A WebSocket as one HTTP/2 stream (RFC 8441), to an instance that speaks it over HTTP/1 (RFC 6455).
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::Poll;
 
-use ::h2::ext::Protocol;
-use ::h2::server::SendResponse;
-use ::h2::{Reason, RecvStream, SendStream};
-use ::http::{StatusCode, request};
+use ::http::StatusCode;
 use bytes::{Bytes, BytesMut};
 use codec::http::{FieldName, MalformedHttp, has_token, parse_response};
 use contract::table::{self, RouteRequest};
 use protocol::h2::heads::TranslatedRequest;
+use protocol::h2::stream::{Http2Stream, RequestPart};
+use protocol::h2::{ErrorCode, StreamGone};
 use protocol::http::buffers::{HeadReadError, ReadBuffer, by};
 use protocol::http::headers::put_request;
 use protocol::http::limits::INTERIM_MAX;
@@ -37,27 +35,16 @@ use crate::tunnel::{TunnelContext, between};
 use crate::upstream::UpstreamLink;
 use crate::{AcquireRequest, LocalReply, Permit};
 
-/// Whether a request asks for a WebSocket: an extended CONNECT.
-pub(super) fn is_requested(parts: &request::Parts) -> bool {
-    let protocol = parts.extensions.get::<Protocol>();
-    parts.method == ::http::Method::CONNECT
-        && protocol.is_some_and(|protocol| protocol.as_str().eq_ignore_ascii_case("websocket"))
-}
-
 /// Serves one such stream to its end.
 pub(super) async fn stream(
     shared: Rc<StreamContext>,
-    parts: request::Parts,
-    mut incoming: RecvStream,
-    respond: SendResponse<Bytes>,
+    translated: Result<TranslatedRequest, MalformedHttp>,
+    stream: Http2Stream,
 ) {
     let proxy = &shared.proxy;
     let progress = super::StreamProgress::new(&proxy.limits);
-    let mut reply = Http2ResponseWriter::new(respond, proxy, &progress);
+    let mut reply = Http2ResponseWriter::new(&stream, proxy, &progress);
     let mut note = RequestRecord::default();
-    let key: [u8; 16] = proxy.rng.borrow_mut().u128(..).to_be_bytes();
-    let translated = heads::websocket_from_client(&parts, key);
-    drop(parts);
     note.start(proxy, translated.as_ref().ok().map(|request| request.head.view(&request.bytes)));
     let opened = match translated {
         Ok(request) => open(&shared, &request, &mut reply, &mut note).await,
@@ -72,10 +59,8 @@ pub(super) async fn stream(
         Ok(WebSocketUpgrade { mut permit, upstream, deadlines: due }) => {
             permit.becomes_tunnel();
             // A guard of its own: that of the connection wakes only the connection.
-            let (Some(to), Some(guard)) = (reply.stream.take(), proxy.tracker.enter(usize::MAX)) else {
-                return;
-            };
-            let pipe = StreamPipe { from: RefCell::new(incoming), to: RefCell::new(to) };
+            let Some(guard) = proxy.tracker.enter(usize::MAX) else { return };
+            let pipe = StreamPipe { stream: &stream };
             let key = Some(proxy.rng.borrow_mut().u32(..).to_be_bytes());
             let progress =
                 TunnelContext { ring: &proxy.ring, limits: &proxy.limits, guard: &guard, key, deadlines: due };
@@ -85,15 +70,14 @@ pub(super) async fn stream(
         }
         Err(AttemptOutcome::Done { status, .. }) => {
             ended(status, reply.bytes, None);
-            drain_body(proxy, &mut incoming).await;
+            drain_body(proxy, &stream).await;
         }
         Err(AttemptOutcome::Refused(local_reply)) => {
             proxy.counters.refused[local_reply.index()].fetch_add(1, Relaxed);
             let answer = proxy.local_response(&local_reply, &shared.peer);
             let _ = reply.refuse(&answer, false).await; // the client may be gone
             ended(local_reply.status(), reply.bytes, RequestEnd::reason(&local_reply));
-            drain_body(proxy, &mut incoming).await;
-            reply.reset(Reason::NO_ERROR);
+            drain_body(proxy, &stream).await;
         }
         Err(
             AttemptOutcome::Cut
@@ -103,7 +87,7 @@ pub(super) async fn stream(
             | AttemptOutcome::Switched,
         ) => {
             ended(0, reply.bytes, None);
-            reply.reset(Reason::INTERNAL_ERROR);
+            stream.reset(ErrorCode::InternalError);
         }
     }
 }
@@ -279,51 +263,38 @@ async fn final_head(
 }
 
 /// The stream as the client end of a tunnel.
-struct StreamPipe {
-    from: RefCell<RecvStream>,
-    to: RefCell<SendStream<Bytes>>,
+struct StreamPipe<'a> {
+    stream: &'a Http2Stream,
 }
 
-impl ByteStream for StreamPipe {
+impl ByteStream for StreamPipe<'_> {
     async fn recv(&self) -> io::Result<Chunk> {
         loop {
-            let arrived = poll_fn(|cx| self.from.borrow_mut().poll_data(cx)).await;
-            let Some(arrived) = arrived else { return Ok(Chunk::empty()) };
-            let bytes = arrived.map_err(io::Error::other)?;
-            // Released at once: the tunnel reads no more before it has forwarded this.
-            let released = self.from.borrow_mut().flow_control().release_capacity(bytes.len());
-            released.map_err(io::Error::other)?;
-            if !bytes.is_empty() {
-                return Ok(Chunk::from(bytes));
+            match poll_fn(|cx| self.stream.poll_body(cx)).await {
+                Ok(RequestPart::Data(bytes)) if bytes.is_empty() => {}
+                Ok(RequestPart::Data(bytes)) => {
+                    // Released at once: the tunnel reads no more before it has forwarded this.
+                    self.stream.release(bytes.len());
+                    return Ok(Chunk::from(bytes));
+                }
+                Ok(RequestPart::End(_) | RequestPart::MalformedTrailers) => return Ok(Chunk::empty()),
+                Err(StreamGone) => return Err(io::ErrorKind::ConnectionReset.into()),
             }
         }
     }
 
     async fn send(&self, bytes: Chunk) -> io::Result<()> {
-        // the ring has few receive buffers, and h2 may hold this for long
-        let mut left = Bytes::copy_from_slice(&bytes);
+        let mut left = Bytes::copy_from_slice(&bytes); // the ring has few receive buffers, and this may take long
         drop(bytes);
-        while !left.is_empty() {
-            self.to.borrow_mut().reserve_capacity(left.len());
-            let available = poll_fn(|cx| {
-                let to = &mut *self.to.borrow_mut();
-                match to.capacity() {
-                    0 => to.poll_capacity(cx).map(|available| available.and_then(Result::ok)),
-                    available => Poll::Ready(Some(available)),
-                }
-            });
-            let available = available.await.ok_or(io::ErrorKind::BrokenPipe)?;
-            let piece = left.split_to(available.min(left.len()));
-            if !piece.is_empty() {
-                self.to.borrow_mut().send_data(piece, false).map_err(io::Error::other)?;
-            }
+        if left.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        poll_fn(|cx| self.stream.poll_send(cx, &mut left, false)).await.map_err(io::Error::other)
     }
 
     fn acknowledge(&self) {} // HTTP/2 acknowledges by WINDOW_UPDATE
 
     async fn shutdown_write(&self) -> io::Result<()> {
-        self.to.borrow_mut().send_data(Bytes::new(), true).map_err(io::Error::other)
+        poll_fn(|cx| self.stream.poll_send(cx, &mut Bytes::new(), true)).await.map_err(io::Error::other)
     }
 }
