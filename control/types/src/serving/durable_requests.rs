@@ -55,7 +55,11 @@ mod tests {
             let meta = ObjectMeta { annotations, ..ObjectMeta::default() };
             let mut problems = FieldErrors::default();
             validate(&meta, &mut problems);
-            assert_eq!((durable_requests(&meta), problems.is_empty()), (wanted, wanted.is_some()), "{text}");
+            assert_eq!(
+                (durable_requests(&meta), problems.into_list().is_empty()),
+                (wanted, wanted.is_some()),
+                "{text}"
+            );
         }
         assert_eq!(durable_requests(&ObjectMeta::default()), None);
     }
