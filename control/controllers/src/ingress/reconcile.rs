@@ -103,6 +103,7 @@ mod tests {
             cluster_local: "0.0.0.0:81".parse().ok(),
             cluster_local_https: None,
             https: None,
+            events: None,
         };
         let mut step = |outcome: &IngressOutcome| {
             let status = status(&ingress, outcome, listeners, at(1));
