@@ -2,12 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use kit::api::{condition, is_ready};
-use kit::manifest::NAMESPACE;
+use kit::manifest::{NAMESPACE, broker, trigger};
 use kit::{Appliance, ApplianceSetup, EventSink, KitApi, TIMEOUT, wait};
 use serde_json::{Value, json};
 
+use crate::oidc::{asking, features, policy};
+
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const HEARTBEATS: &str = "example.com/heartbeats";
+const AUTHENTICATED: &str = "example.com/authenticated";
 const BROKEN: &str = "example.com/broken";
 /// Sends an event five times a second; it is told the rest.
 const SCRIPT: &str = r#"while true; do curl -s -o /dev/null "$K_SINK" -H "ce-specversion: 1.0" -H "ce-id: $NAME-$POD_NAME" -H "ce-source: /$NAMESPACE/$LABEL" -H "ce-type: dev.example.beat" -H "content-type: application/json" -d "$K_CE_OVERRIDES"; sleep 0.2; done"#;
@@ -17,7 +20,9 @@ fn start() -> Option<Appliance> {
         eprintln!("skipped: curl is not installed");
         return None;
     }
+    let authenticated = SCRIPT.replace("curl", r#"curl -H "Authorization: Bearer $(cat /oidc/token)""#);
     let setup = ApplianceSetup::new(BIN)
+        .flag("image", &format!("{AUTHENTICATED}=sh -c '{authenticated}'"))
         .flag("image", &format!("{HEARTBEATS}=sh -c '{SCRIPT}'"))
         .flag("image", &format!("{BROKEN}=sh -c 'echo no heart; exit 7'"));
     Some(setup.start())
@@ -39,7 +44,7 @@ fn pods(api: KitApi, name: &str) -> usize {
     api.list_selected("Pod", NAMESPACE, &format!("serving.knative.dev/service={name}-containersource")).len()
 }
 
-/// SRC-17, SRC-18, SRC-19, SRC-20, SRC-32: the container gets the sink and the overrides; a changed sink reaches it; it ends
+/// SRC-03, SRC-17, SRC-18, SRC-19, SRC-20, SRC-32: each source has a program of its own. The container gets the sink and the overrides; a changed sink reaches it; it ends
 /// with its source.
 #[test]
 fn container_source_sends_where_it_is_told() {
@@ -87,4 +92,33 @@ fn container_source_that_cannot_run_says_why() {
     let lost = |source: &Value| condition(source, "SinkBindingReady").is_some_and(|sink| sink["status"] == "False");
     let found = api.wait_for("ContainerSource", NAMESPACE, "shaped", TIMEOUT, lost);
     assert!(found["status"].get("sinkUri").is_none(), "{found:#}");
+}
+
+/// X-FEA-07: the containers find a token of the source's account for their sink, and an EventPolicy names the source.
+#[test]
+fn container_source_has_a_token_for_its_sink() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root mounts the token");
+    }
+    let Some(appliance) = start() else { return };
+    let (api, sink) = (appliance.api(), EventSink::start());
+    features(&appliance, &json!({ "authentication-oidc": "enabled", "default-authorization-mode": "deny-all" }));
+    api.create(&broker("main"));
+    asking(api, "Broker", "main");
+    api.create(&trigger("t", "main", &sink.url()));
+    api.wait_ready("Trigger", NAMESPACE, "t", TIMEOUT);
+    let mut beats = source("beats", &json!({ "image": AUTHENTICATED }), "");
+    let main = json!({ "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" });
+    beats["spec"]["sink"] = json!({ "ref": main });
+    api.create(&beats);
+    let ready = api.wait_for("ContainerSource", NAMESPACE, "beats", TIMEOUT, is_ready);
+    assert_eq!(ready["status"]["auth"]["serviceAccountName"], "beats-oidc-sources.knative.dev-containersource");
+    assert_eq!(ready["status"]["sinkAudience"], "eventing.knative.dev/broker/default/main");
+    assert!(sink.received().is_empty(), "no policy allows the sender yet");
+
+    let from = json!({ "apiVersion": "sources.knative.dev/v1", "kind": "ContainerSource", "name": "beats" });
+    api.create(&policy("senders", json!({ "from": [{ "ref": from }] })));
+    assert_eq!(sink.wait_for(1, TIMEOUT)[0].attribute("type").as_deref(), Some("dev.example.beat"));
+    features(&appliance, &json!({ "authentication-oidc": "disabled" }));
+    api.wait_for("ContainerSource", NAMESPACE, "beats", TIMEOUT, |source| source["status"]["auth"].is_null());
 }

@@ -34,8 +34,8 @@ fn said(api: KitApi, service: &str) -> String {
     names.map(log).collect()
 }
 
-/// SRC-11, SRC-31, SRC-37, SRC-38: a Service that only callers inside reach gets the events of a PingSource that refers to it, though there
-/// is no listener for callers inside.
+/// SRC-03, SRC-11, SRC-31, SRC-37, SRC-38: a Service that only callers inside reach gets the events of a PingSource that refers to it,
+/// though there is no listener for callers inside. All PingSources run in the appliance, and none has a program of its own.
 #[test]
 fn a_ping_source_reaches_a_service_by_its_reference() {
     let appliance = ApplianceSetup::new(BIN).flag("image", &format!("{IMAGE}={BIN} example sink")).start();
@@ -50,6 +50,8 @@ fn a_ping_source_reaches_a_service_by_its_reference() {
     wait::until(TIMEOUT, "an event in the Service's log", || {
         said(api, "inner").contains("dev.knative.sources.ping").then_some(())
     });
+    let services = api.list("Service", NAMESPACE);
+    assert_eq!(services.len(), 1, "{services:#?}");
 }
 
 /// SRC-05, SRC-33: what a source sends to a Broker is found as an EventType, with a reader that knows no more than that it is a
