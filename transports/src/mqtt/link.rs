@@ -16,6 +16,9 @@ mod version5;
 
 /// Messages that the broker sends before they are acknowledged: fewer than the window of the adapter.
 const RECEIVE_MAXIMUM: u16 = 512;
+/// Messages of the sender that wait for the broker's confirmation. The client has a slot of 250 bytes for each from its start, which
+/// would be 16 MiB for the 65,535 of the protocol.
+const SEND_MAXIMUM: u16 = 512;
 /// Packets that wait to be written.
 const REQUESTS_MAX: usize = 4096;
 /// Bytes of one packet.

@@ -15,6 +15,7 @@ pub(super) fn options(connection: &MqttConnection, keeps_session: bool) -> Resul
     options.set_connection_timeout(CONNECT_TIMEOUT_SECONDS);
     options.set_session_expiry_interval(Some(if keeps_session { u32::MAX } else { 0 }));
     options.set_receive_maximum(Some(RECEIVE_MAXIMUM)).set_max_packet_size(Some(PACKET_BYTES_MAX));
+    options.set_outgoing_inflight_upper_limit(SEND_MAXIMUM);
     if let Some((user, password)) = connection.credentials()? {
         options.set_credentials(user, password);
     }
