@@ -13,6 +13,7 @@ mod multi_value;
 mod program;
 mod renamed;
 mod route;
+mod route_authentication;
 mod route_filters;
 mod settings;
 mod upgrade_protocols;
@@ -29,6 +30,7 @@ pub(crate) use choice::{AccessFormat, IoDriverRule, ServerTiming, TlsVersion, Wo
 pub(crate) use gateway::GatewayConfig;
 pub(crate) use multi_value::ManyValues;
 pub(crate) use route::{RouteRule, RouteTarget};
+pub(crate) use route_authentication::{AuthenticationRule, BasicAuthRule, JwtRule};
 pub(crate) use settings::{Settings, setting_names};
 pub(crate) use value::{
     AdvertisedHost, AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule,

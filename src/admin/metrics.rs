@@ -238,7 +238,7 @@ const BREAKDOWNS: [ReasonCounters; 6] = [
         help: "Responses that the gateway made itself, by reason",
         label: "reason",
         values: &LocalReply::REASONS,
-        pick: |counts| &counts.refused,
+        pick: |counts| &*counts.refused,
     },
     ReasonCounters {
         name: "relayed_connections",

@@ -33,6 +33,7 @@ mod logs;
 mod otlp;
 mod preflight;
 mod reload;
+mod route_authentication;
 mod routes;
 mod service_manager;
 mod service_sockets;
@@ -56,6 +57,7 @@ pub(super) fn check_files(config: &RunConfig) -> Result<()> {
     let expiries = ::control::expiry::Expiries::default();
     certificates::load(&config.certificates, &expiries)?;
     config.routes.iter().try_for_each(|rule| certificates::client_tls(rule, &expiries).map(drop))?;
+    route_authentication::load(&config.routes)?;
     gateway_options::read(config).map(drop)
 }
 

@@ -11,6 +11,7 @@ use control::publish::RouteFilterRule;
 use dataplane::table::{OwnTimeout, Protocol, ProxyProtocolVersion, RequestTimeouts, UnixPath};
 use serde::Deserialize;
 
+use super::route_authentication::{AUTHENTICATION_OPTIONS, AuthenticationOptions, AuthenticationRule};
 use super::route_filters::{self, FILTER_OPTIONS};
 use super::value::{Wait, is_domain};
 
@@ -32,6 +33,8 @@ pub(crate) struct RouteRule {
     pub(crate) health_check: Option<String>,
     /// What happens to requests and responses.
     pub(crate) filters: Option<Arc<RouteFilterRule>>,
+    /// The credentials that clients need.
+    pub(crate) authentication: Option<AuthenticationRule>,
 }
 
 /// The timeouts that a route names; zero: no timeout.
@@ -142,6 +145,7 @@ impl FromStr for RouteRule {
         let options = RouteOptions::parse(options)?;
         let RouteOptions { timeouts, proxy_protocol, .. } = options;
         let health_check = options.health_check.clone();
+        let authentication = options.authentication.clone().rule()?;
         let filters = options.filters.clone();
         let filters = (filters != RouteFilterRule::default()).then(|| Arc::new(filters));
         if proxy_protocol.is_some() && protocol == Protocol::H2c {
@@ -154,7 +158,7 @@ impl FromStr for RouteRule {
         }
         let tls = options.tls_rule(&host, by_tls)?;
         let targets = list.split(',').map(str::parse).collect::<Result<_, _>>()?;
-        Ok(Self { host, protocol, targets, tls, timeouts, proxy_protocol, health_check, filters })
+        Ok(Self { host, protocol, targets, tls, timeouts, proxy_protocol, health_check, filters, authentication })
     }
 }
 
@@ -167,6 +171,7 @@ struct RouteOptions {
     proxy_protocol: Option<ProxyProtocolVersion>,
     health_check: Option<String>,
     filters: RouteFilterRule,
+    authentication: AuthenticationOptions,
 }
 
 /// The options that a route may have.
@@ -196,7 +201,12 @@ impl RouteOptions {
                 Some(("proxy-protocol", "v2")) => options.proxy_protocol = Some(ProxyProtocolVersion::V2),
                 Some(("health-check", path)) if is_request_path(path) => options.health_check = Some(path.to_owned()),
                 Some((name, value)) if route_filters::add_option(&mut options.filters, name, value)? => {}
-                _ => return Err(format!("{option:?} is not one of {ROUTE_OPTIONS}, {FILTER_OPTIONS}")),
+                Some((name, value)) if options.authentication.add(name, value)? => {}
+                _ => {
+                    return Err(format!(
+                        "{option:?} is not one of {ROUTE_OPTIONS}, {FILTER_OPTIONS}, {AUTHENTICATION_OPTIONS}"
+                    ));
+                }
             }
         }
         Ok(options)

@@ -17,6 +17,7 @@ mod kingress;
 mod look;
 mod not_ready;
 mod parked;
+mod route_authentication;
 mod route_controls;
 mod routing;
 mod spans;

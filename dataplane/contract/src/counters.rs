@@ -1,5 +1,7 @@
 //! Counters of one core, for `/metrics`. Written by the core alone, read by other threads.
 
+use std::array;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -11,7 +13,7 @@ use crate::relay_counters::RelayCounters;
 use crate::request_histograms::DurationHistogram;
 
 /// Reasons of local replies, of floods and of requests that are not mirrored: the proxy names as many.
-pub const LOCAL_REPLY_REASONS: usize = 32;
+pub const LOCAL_REPLY_REASONS: usize = 34;
 pub const FLOOD_KINDS: usize = 8;
 pub const MIRROR_SKIP_REASONS: usize = 3;
 
@@ -41,6 +43,25 @@ pub struct LogCounters {
     pub failed: AtomicU64,
 }
 
+/// A counter for each reason of local replies.
+#[derive(Debug)]
+pub struct LocalReplyCounters([AtomicU64; LOCAL_REPLY_REASONS]);
+
+/// The standard library has no default for as many.
+impl Default for LocalReplyCounters {
+    fn default() -> Self {
+        Self(array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl Deref for LocalReplyCounters {
+    type Target = [AtomicU64; LOCAL_REPLY_REASONS];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
 /// Counters of one core; all only rise, except `connections_open` and some of `log`.
 #[derive(Debug, Default)]
 pub struct CoreCounters {
@@ -61,7 +82,7 @@ pub struct CoreCounters {
     pub bytes_received: AtomicU64,
     pub bytes_sent: AtomicU64,
     /// Local replies, by reason (`LocalReply::REASONS`).
-    pub refused: [AtomicU64; LOCAL_REPLY_REASONS],
+    pub refused: LocalReplyCounters,
     /// Connections of clients that speak HTTP/2.
     pub http2_connections: AtomicU64,
     /// Connections closed because of too many frames of one kind (`FloodKind::NAMES`).

@@ -36,3 +36,18 @@ pub const RETRY_AFTER_S: u32 = 2;
 
 /// Certificates of one chain together. Ten of RSA-4096 are below 20 KB, and each active handshake holds them.
 pub const CHAIN_BYTES_MAX: usize = 32 * 1024;
+
+/// Longest value of an Authorization header that is read, in bytes: tokens with many groups have some 4 KiB.
+pub const AUTHORIZATION_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of a password file. A line has some 80.
+pub const PASSWORD_FILE_BYTES_MAX: usize = 1 << 20;
+
+/// Users of a password file: with more, an identity provider and tokens are the right tool.
+pub const PASSWORD_USERS_MAX: usize = 10_000;
+
+/// Highest cost of a bcrypt hash. Each step doubles the time; 14 is a second of the thread that verifies.
+pub const BCRYPT_COST_MAX: u32 = 14;
+
+/// Passwords that wait for the thread that verifies them. With the usual cost of 10 the last one waits 3 s.
+pub const PASSWORDS_PENDING_MAX: usize = 64;

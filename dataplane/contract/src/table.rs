@@ -39,6 +39,7 @@ pub use listeners::{HostnameRoutes, TableListener, TableListeners, TlsRelayMode,
 pub use not_ready::{NotReadyHost, NotReadyHosts};
 pub use retention::{Durability, RetentionPolicy};
 pub use ring::{EndpointAddress, UnixPath, UnixPathError};
+pub use route::authentication;
 pub use route::{
     AccessList, BackendShare, COMPRESSED_BYTES_MIN, CORS_ITEMS_MAX, CompressionPolicy, ContentCoding, CorsPolicy,
     CorsPolicyError, FilterOutcome, FilterRefusal, HeaderChanges, HeaderEditError, HeaderEdits, MatchRegex,

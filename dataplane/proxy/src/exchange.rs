@@ -20,6 +20,7 @@ use protocol::http::server::ClientConnection;
 use ring::{Chunk, Tick};
 
 use super::activity::{IdleTimeouts, StreamActivity};
+use super::authentication::PendingAuthentication;
 use super::cold_start_timing::ColdStartTiming;
 use super::connect::{AcquireError, ConnectRequest, connect};
 use super::deadlines::ResponseDeadlines;
@@ -42,10 +43,9 @@ use super::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint, streams
 pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) -> ExchangeOutcome {
     let proxy = Rc::clone(&connection.proxy);
     let started = proxy.ring.now();
-    let view = connection.client.head.view(&head);
-    let choice = match proxy.route_noted(&RouteRequest::client(view, &connection.peer), &mut connection.note) {
+    let choice = match choose(&proxy, connection, &mut head).await {
         Ok(choice) => choice,
-        Err(local_reply) => return ExchangeOutcome::Refused(local_reply),
+        Err(ending) => return ending,
     };
     // A temporary: a variable would take its bytes in every idle connection.
     let reached =
@@ -258,6 +258,41 @@ impl ConnectRequest for ClientConnect<'_> {
     fn rejected(&self, local_reply: LocalReply) -> ExchangeOutcome {
         ExchangeOutcome::Refused(local_reply)
     }
+}
+
+/// Chooses the backend, and authenticates the client if the rule asks for that.
+async fn choose(
+    proxy: &Proxy,
+    connection: &mut ProxyConnection,
+    head: &mut Chunk,
+) -> Result<SelectedEndpoint, ExchangeOutcome> {
+    let view = connection.client.head.view(head);
+    let routed = proxy.route_noted(&RouteRequest::client(view, &connection.peer), &mut connection.note);
+    let mut choice = routed.map_err(ExchangeOutcome::Refused)?;
+    if let Some(pending) = proxy.authenticate(&mut choice, view).map_err(ExchangeOutcome::Refused)? {
+        // Boxed, as is a wait for a permit.
+        Box::pin(verify_password(connection, head, &mut choice, pending)).await?;
+    }
+    Ok(choice)
+}
+
+/// Waits for the verification of a password, unless the client disconnects meanwhile.
+async fn verify_password(
+    connection: &mut ProxyConnection,
+    head: &mut Chunk,
+    choice: &mut SelectedEndpoint,
+    pending: PendingAuthentication,
+) -> Result<(), ExchangeOutcome> {
+    // The ring has few receive buffers, so a waiting request must not hold one.
+    *head = Chunk::from(head.to_vec());
+    let ProxyConnection { proxy, client, .. } = connection;
+    client.read_buffer.detach();
+    let verified = async { proxy.finish_authentication(choice, pending).await.map_err(ExchangeOutcome::Refused) };
+    let disconnected = async {
+        gone(&client.stream, &mut client.read_buffer).await;
+        Err(ExchangeOutcome::Cut)
+    };
+    select_both(verified, disconnected).await
 }
 
 /// Waits for a permit. A client that disconnects meanwhile leaves the queue at once. A half-closed connection looks the

@@ -7,6 +7,7 @@
 
 pub mod access_log;
 mod activity;
+mod authentication;
 mod cold_start_timing;
 mod compression;
 mod connect;
@@ -68,6 +69,7 @@ use protocol::http::connection_tracker::ConnectionTracker;
 use protocol::http::limits::HttpLimits;
 
 use crate::access_log::AccessLog;
+use authentication::AuthenticationCache;
 use connection_stats::ConnectionRegistry;
 use outliers::OutlierDetector;
 use pending_queue::{PendingQueue, PendingQueueLimits};
@@ -102,6 +104,8 @@ pub struct Proxy {
     version_seen: Cell<u64>,
     rng: RefCell<Rng>,
     outliers: RefCell<OutlierDetector>,
+    /// Credentials of clients that were verified or refused.
+    credentials: RefCell<AuthenticationCache>,
     /// Mirrored requests in flight.
     mirrored: Cell<usize>,
     /// Responses that are being compressed.
@@ -150,6 +154,7 @@ impl Proxy {
             number,
             pending_queue: RefCell::new(PendingQueue::new(parts.pending_limits)),
             outliers: RefCell::default(),
+            credentials: RefCell::default(),
             tls_failure_logged: Cell::default(),
             target_refusal_logged: Cell::default(),
             reply_logged: RefCell::new([None; LocalReply::REASONS.len()]),

@@ -8,6 +8,7 @@ use ::h2::Reason;
 use bytes::Bytes;
 use contract::counters::LOCAL_REPLY_REASONS;
 use contract::table::HeaderChanges;
+use contract::table::authentication::AuthenticationError;
 
 use codec::http::LocalResponse;
 use codec::http::{MalformedHttp, Method, RequestHead};
@@ -53,6 +54,13 @@ pub enum LocalReply {
     RateLimited(Duration),
     /// The request body is larger than the rule allows, in bytes.
     BodyTooLarge(u64),
+    /// The rule requires credentials that the request does not have. The challenges say which.
+    Unauthorized {
+        challenges: Vec<Box<str>>,
+        why: AuthenticationError,
+    },
+    /// The credentials cannot be verified now.
+    AuthenticationUnavailable(AuthenticationError),
     HostNotFound(Box<str>),
     /// The host has a route, but no rule of it matches the path and headers.
     PathNotFound(Box<str>),
@@ -131,6 +139,8 @@ impl LocalReply {
         "cors_preflight",
         "rate_limited",
         "request_body_too_large",
+        "unauthorized",
+        "authentication_unavailable",
     ];
 
     /// Requests that are rejected whatever the route says.
@@ -180,6 +190,8 @@ impl LocalReply {
             Self::CorsPreflight(_) => 29,
             Self::RateLimited(_) => 30,
             Self::BodyTooLarge(_) => 31,
+            Self::Unauthorized { .. } => 32,
+            Self::AuthenticationUnavailable(_) => 33,
         }
     }
 
@@ -198,10 +210,12 @@ impl LocalReply {
             Self::ClientDenied => 403,
             Self::RateLimited(_) => 429,
             Self::BodyTooLarge(_) => 413,
+            Self::Unauthorized { .. } => 401,
             Self::HostNotFound(_) | Self::PathNotFound(_) => 404,
             Self::NetworkProbe { .. } | Self::HealthCheck | Self::CorsPreflight(_) => 200,
             Self::NetworkProbeWithoutHash => 400,
             Self::NotReady(_)
+            | Self::AuthenticationUnavailable(_)
             | Self::NoTrafficTarget(_)
             | Self::NoHealthyUpstream(_)
             | Self::InstancesUnavailable(..)
@@ -259,9 +273,13 @@ impl LocalReply {
         match self {
             Self::QueueFull
             | Self::NotReady(_)
+            | Self::AuthenticationUnavailable(_)
             | Self::NoHealthyUpstream(_)
             | Self::InstancesUnavailable(..)
             | Self::Draining => answer.with("Retry-After", "1"),
+            Self::Unauthorized { challenges, .. } => challenges
+                .iter()
+                .fold(answer, |answer, challenge| answer.with("WWW-Authenticate", challenge.as_bytes().to_vec())),
             Self::ConnectUnsupported | Self::MaxForwardsExceeded(_) => answer.with("Allow", METHODS),
             Self::HttpsRedirect { location } | Self::Redirect { location, .. } => {
                 answer.with("Location", location.as_bytes().to_vec())
@@ -296,6 +314,7 @@ impl fmt::Display for LocalReply {
             Self::CorsPreflight(_) => f.write_str("preflight of CORS"),
             Self::RateLimited(_) => f.write_str("too many requests: try again after the time in Retry-After"),
             Self::BodyTooLarge(most) => write!(f, "the request body is larger than {most} bytes"),
+            Self::Unauthorized { why, .. } | Self::AuthenticationUnavailable(why) => write!(f, "unauthorized: {why}"),
             Self::Redirect { location, .. } => write!(f, "see {location}"),
             Self::FixedStatus { status, backend } => write!(
                 f,

@@ -12,6 +12,7 @@ use codec::http::BodyFraming;
 use contract::load::{BackendLoad, InFlightRequest};
 use contract::request_histograms::RouteTag;
 use contract::signal::Signal;
+use contract::table::authentication::IdentityHeaders;
 use contract::table::{
     Backend, BackendShare, Endpoint, HeaderChanges, HeaderEdits, MirrorSet, NoEndpointPolicy, RequestTimeouts,
     RouteFilters, RouteRequest, SessionAffinity, StartupDuration,
@@ -41,12 +42,23 @@ pub struct SelectedEndpoint {
     pub mirrors: MirrorSet,
     /// Changes to the head of the response, if they depend on the request.
     pub response: Option<Box<HeaderChanges>>,
+    /// Set for an authenticated client whose backend is told who it is.
+    pub(super) identity: Option<Arc<ClientIdentity>>,
+}
+
+/// What a backend is told about an authenticated client.
+#[derive(Debug)]
+pub(super) struct ClientIdentity {
+    headers: Arc<HeaderEdits>,
+    /// The edits of the route, and then `headers`.
+    edits: HeaderEdits,
 }
 
 impl From<&BackendShare> for SelectedEndpoint {
     fn from(split: &BackendShare) -> Self {
         let (affinity, mirrors) = (SessionAffinity::default(), MirrorSet::default());
-        Self { backend: Arc::clone(&split.backend), filters: split.filters.clone(), affinity, mirrors, response: None }
+        let (backend, filters) = (Arc::clone(&split.backend), split.filters.clone());
+        Self { backend, filters, affinity, mirrors, response: None, identity: None }
     }
 }
 
@@ -54,11 +66,30 @@ impl SelectedEndpoint {
     /// The tag under which the request is counted.
     #[must_use]
     pub fn tag(&self, route_request: &RouteRequest<'_>) -> RouteTag {
-        self.edits().map(|edits| edits.tag(route_request)).unwrap_or_default()
+        self.route_edits().map(|edits| edits.tag(route_request)).unwrap_or_default()
+    }
+
+    fn route_edits(&self) -> Option<&HeaderEdits> {
+        self.filters.as_deref().map(|filters| &filters.request)
     }
 
     fn edits(&self) -> Option<&HeaderEdits> {
-        self.filters.as_deref().map(|filters| &filters.request)
+        self.identity.as_deref().map_or_else(|| self.route_edits(), |identity| Some(&identity.edits))
+    }
+
+    /// The client is authenticated. Its backend gets `headers`, which replace the client's own.
+    pub(super) fn identify(&mut self, headers: IdentityHeaders) {
+        self.identity = headers.map(|headers| {
+            let mut edits = self.route_edits().cloned().unwrap_or_default();
+            edits.append(&headers);
+            Arc::new(ClientIdentity { headers, edits })
+        });
+    }
+
+    /// The same client with another choice: a request is judged by the policy in force when it came.
+    fn for_client_of(mut self, before: &Self) -> Self {
+        self.identify(before.identity.as_ref().map(|identity| Arc::clone(&identity.headers)));
+        self
     }
 
     /// The changes of the route to the response's head.
@@ -192,7 +223,7 @@ impl Proxy {
             let ends = ResponseDeadlines::new(started, choice.timeouts()).first_byte.filter(|ends| *ends < due);
             match self.wait(&choice, acquire_request, ends.unwrap_or(due)).await {
                 Ok(WaitOutcome::Acquired(permit)) => return Ok(waited(permit)),
-                Ok(WaitOutcome::Rerouted(other)) => choice = other,
+                Ok(WaitOutcome::Rerouted(other)) => choice = other.for_client_of(&choice),
                 Err(LocalReply::QueueTimeout(_)) if ends.is_some() => return Err(LocalReply::ResponseTimeout),
                 Err(local_reply) => return Err(local_reply),
             }
@@ -300,9 +331,11 @@ impl Proxy {
             let mut leading = splits.iter().filter(leads);
             // Several shares may lead there, each with its own header edits.
             let first = leading.clone().next()?;
-            let split = leading.find(|split| split.edits() == choice.edits()).unwrap_or(first);
+            let split = leading.find(|split| split.edits() == choice.route_edits()).unwrap_or(first);
             let (affinity, mirrors) = (choice.affinity, choice.mirrors);
-            Some(SelectedEndpoint { affinity, mirrors, ..SelectedEndpoint::from(split) })
+            let response = choice.response.clone();
+            let selected = SelectedEndpoint { affinity, mirrors, response, ..SelectedEndpoint::from(split) };
+            Some(selected.for_client_of(choice))
         });
         match same {
             Some(now) if Arc::ptr_eq(&now.backend.load, &backend.load) => Ok(Reselection::Same(now)),

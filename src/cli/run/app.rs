@@ -338,7 +338,7 @@ fn publisher(
     tables: &Arc<TablePublisher>,
     files: GatewayFiles,
 ) -> Result<(Arc<Publisher>, StaticRoutes, LogNames)> {
-    let GatewayFiles { mut certificates, trust, options } = files;
+    let GatewayFiles { mut certificates, trust, options, routes: rules } = files;
     certificates::add_own(&mut certificates, config)?;
     let log_names = LogNames::new(&config.data, tables);
     let (changed, tables) = (log_names.clone(), Arc::clone(tables));
@@ -349,7 +349,7 @@ fn publisher(
     publisher.set_certificates(certificates);
     publisher.set_gateway_options(options);
     let mut routes = StaticRoutes::new(&publisher, config.http_limits.stream_idle_timeout);
-    routes.set(&config.routes, trust)?;
+    routes.set(&rules, trust)?;
     Ok((publisher, routes, log_names))
 }
 

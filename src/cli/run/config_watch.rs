@@ -73,8 +73,10 @@ fn warn(why: &anyhow::Error) {
 fn watched_files(settings: &Settings, config: &RunConfig) -> impl Iterator<Item = PathBuf> {
     let certificates = config.certificates.iter().flat_map(|rule| [rule.certificate.clone(), rule.key.clone()]);
     let authorities = config.routes.iter().filter_map(|rule| Some(rule.tls.as_ref()?.authorities.clone()));
+    let credentials = config.routes.iter().filter_map(|rule| rule.authentication.as_ref());
+    let credentials = credentials.flat_map(|rule| rule.files().cloned());
     let pages = config.gateway.error_pages.iter().map(|rule| rule.file.clone());
-    settings.config.clone().into_iter().chain(certificates).chain(authorities).chain(pages)
+    settings.config.clone().into_iter().chain(certificates).chain(authorities).chain(credentials).chain(pages)
 }
 
 struct FileWatch {

@@ -20,9 +20,9 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::events_tls::EventsTls;
 use super::sockets::unix::{self, PreparedSocket};
-use super::{access_log, api, certificates, gateway_options, image_pulls};
+use super::{access_log, api, certificates, gateway_options, image_pulls, route_authentication};
 use crate::cli::api_access;
-use crate::config::{IoDriverRule, RunConfig};
+use crate::config::{IoDriverRule, RouteRule, RunConfig};
 
 /// Folders below the data folder that a start writes into, if they exist.
 const WRITTEN: [&str; 6] = ["", "api", "log", "instances", "events-tls", "https"];
@@ -33,6 +33,8 @@ pub(super) struct GatewayFiles {
     /// For each `--route`, in their order.
     pub(super) trust: Vec<Option<Arc<TlsClientConfig>>>,
     pub(super) options: GatewayOptions,
+    /// Each `--route`, with the users and keys that it names.
+    pub(super) routes: Vec<RouteRule>,
 }
 
 /// Created by a start before it takes sockets or the data folder.
@@ -50,7 +52,8 @@ pub(super) fn run(config: &RunConfig, expiries: &Expiries) -> Result<Preflight> 
     let io_driver = io_driver(config.io_driver)?;
     let certificates = certificates::load(&config.certificates, expiries)?;
     let trust = config.routes.iter().map(|rule| certificates::client_tls(rule, expiries)).collect::<Result<_>>()?;
-    let files = GatewayFiles { certificates, trust, options: gateway_options::read(config)? };
+    let routes = route_authentication::load(&config.routes)?;
+    let files = GatewayFiles { certificates, trust, options: gateway_options::read(config)?, routes };
     let given = api::ApiTlsFiles::read(config)?;
     image_pulls::check(config)?;
     if let Some(file) = &config.kubeconfig {

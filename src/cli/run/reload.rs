@@ -11,7 +11,7 @@ use control::publish::Publisher;
 use super::MainEvent;
 use super::config_watch::ConfigWatch;
 use super::routes::StaticRoutes;
-use super::{certificates, gateway_options, targets};
+use super::{certificates, gateway_options, route_authentication, targets};
 use crate::admin::Health;
 use crate::config::{GatewayConfig, RunConfig, Settings};
 
@@ -78,10 +78,11 @@ impl Reloader {
         let client_tls = |rule| certificates::client_tls(rule, &health.expiries);
         let trust = next.routes.iter().map(client_tls).collect::<Result<_>>()?;
         let options = gateway_options::read(&next)?;
+        let routes = route_authentication::load(&next.routes)?;
 
         self.publisher.set_gateway_options(options);
         self.publisher.set_certificates(shown);
-        self.routes.set(&next.routes, trust)?;
+        self.routes.set(&routes, trust)?;
         *current = next;
         if !restart.is_empty() {
             let keys = restart.join(", ");

@@ -1,8 +1,9 @@
-//! The public keys of service account tokens (JWKS, RFC 7517), as the API publishes them.
+//! Public keys of tokens (JWKS, RFC 7517): of service accounts, as the API publishes them, and of other issuers.
 
 use contract::stream_admission::{TokenError, TokenVerifier, VerifiedToken};
 use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::token_claims::TokenClaims;
@@ -10,7 +11,7 @@ use super::token_claims::TokenClaims;
 /// Keys taken from one API; a server that turns its keys over has two or three.
 const KEYS_MAX: usize = 32;
 /// How far ahead the signer's clock may be, in seconds.
-const SKEW_SECONDS: i64 = 10;
+pub(super) const SKEW_SECONDS: i64 = 10;
 
 /// Keys by which tokens are checked. Without any, nothing can be said of a token.
 #[derive(Default)]
@@ -41,6 +42,19 @@ impl VerificationKeys {
 
     /// The claims of a token that one of these keys signed, and that is valid at `now`.
     pub(super) fn claims(&self, token: &str, now: i64) -> Result<TokenClaims, TokenError> {
+        let claims: TokenClaims = self.signed(token)?;
+        let began = claims.nbf.is_none_or(|nbf| nbf <= now + SKEW_SECONDS);
+        if began && now < claims.exp { Ok(claims) } else { Err(TokenError::OutOfTime) }
+    }
+
+    /// Whether there are keys that can verify tokens.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// The claims of a token that one of these keys signed, whatever its times.
+    pub(super) fn signed<T: DeserializeOwned>(&self, token: &str) -> Result<T, TokenError> {
         if self.keys.is_empty() {
             return Err(TokenError::NoKeys);
         }
@@ -52,10 +66,9 @@ impl VerificationKeys {
             let mut rules = Validation::new(key.algorithm);
             // Time is passed in, and the receiver of the token checks the audience.
             (rules.validate_exp, rules.validate_aud) = (false, false);
-            if let Ok(read) = jsonwebtoken::decode::<TokenClaims>(token, &key.key, &rules) {
-                let claims = read.claims;
-                let began = claims.nbf.is_none_or(|nbf| nbf <= now + SKEW_SECONDS);
-                return if began && now < claims.exp { Ok(claims) } else { Err(TokenError::OutOfTime) };
+            rules.required_spec_claims.clear();
+            if let Ok(read) = jsonwebtoken::decode::<T>(token, &key.key, &rules) {
+                return Ok(read.claims);
             }
         }
         Err(TokenError::Unknown)

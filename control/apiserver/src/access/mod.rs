@@ -2,6 +2,7 @@
 //!
 //! Values in, values out, except keys and certificates, which are files.
 
+mod gateway_tokens;
 pub mod host_token;
 pub mod jwks;
 pub mod rbac;

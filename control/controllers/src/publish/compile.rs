@@ -150,10 +150,12 @@ pub(super) fn compile_filters(
     let (mut request, mut response) = (HeaderEdits::default(), HeaderChanges::default());
     let (mut access, mut reply, mut timeouts) = (None, None, RuleTimeouts::default());
     let (mut cors, mut rate_limits, mut body_bytes_max, mut compression) = (None, Vec::new(), None, None);
+    let mut authentication = None;
     for filters in all {
         request.append(&filters.request);
         response.append(&filters.response);
         access = Some(&filters.access).filter(|access| !access.is_empty()).or(access);
+        authentication = filters.authentication.as_ref().or(authentication);
         reply = filters.reply.as_ref().or(reply);
         timeouts = timeouts.overridden_by(filters.timeouts);
         cors = filters.cors.as_ref().or(cors);
@@ -171,6 +173,7 @@ pub(super) fn compile_filters(
         rate_limits: rate_limits.into(),
         body_bytes_max,
         compression: compression.cloned().map(Box::new),
+        authentication: authentication.cloned(),
         reply: reply.cloned().map(Box::new),
         mirrors: mirrors.into(),
         timeouts: timeouts.applied_to(&backend.timeouts).map(Box::new),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use contract::table::authentication::AuthenticationPolicy;
 use contract::table::{
     AccessList, CompressionPolicy, CorsPolicy, HeaderChanges, HeaderEdits, MirrorFraction, RateLimiter,
     RequestTimeouts, RouteReply,
@@ -25,6 +26,8 @@ pub struct RouteFilterRule {
     pub body_bytes_max: Option<u64>,
     /// That of a share replaces that of its rule.
     pub compression: Option<CompressionPolicy>,
+    /// The credentials that clients need. Those of a share replace those of its rule.
+    pub authentication: Option<Arc<AuthenticationPolicy>>,
     /// Sent instead of a backend's response. A rule with it needs no shares.
     pub reply: Option<RouteReply>,
     /// At most `MirrorSet::MIRRORS_MAX` for a rule and a share together.

@@ -1,6 +1,7 @@
 //! The routing of one host: rules by path, method, header and query, shares by weight, and filters.
 
 mod access_list;
+pub mod authentication;
 mod compression_policy;
 mod cors;
 mod filters;

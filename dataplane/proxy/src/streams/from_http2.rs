@@ -18,7 +18,7 @@ use super::replay::TeeBody;
 use super::stream_context::StreamContext;
 use super::{
     AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseWriter, StreamProgress, StreamRequest,
-    carry_filtered, heads, unless_gone, websocket,
+    authenticated, carry_filtered, heads, unless_gone, websocket,
 };
 use crate::compression::negotiated;
 use crate::connect::reach;
@@ -125,6 +125,10 @@ async fn exchange(
     let choice = match proxy.route_noted(&route_request, note) {
         Ok(choice) => choice,
         Err(local_reply) => return AttemptOutcome::Refused(local_reply),
+    };
+    let choice = match authenticated(proxy, choice, view, reply).await {
+        Ok(choice) => choice,
+        Err(ended) => return ended,
     };
     let mut acquire_request = AcquireRequest { route_request, bytes: request.bytes.len(), tried: Vec::new() };
     let (permit, link) = match unless_gone(reply, reach(proxy, choice, &mut acquire_request, started)).await {

@@ -35,7 +35,7 @@ use limited_body::LimitedBody;
 pub(super) use replay::mirror;
 pub(super) use server::serve;
 
-use codec::http::{BodyFraming, MalformedHttp, RequestHead};
+use codec::http::{BodyFraming, MalformedHttp, RequestHead, RequestView};
 use contract::client_address::{ClientAddress, ClientScheme};
 use contract::table::{ContentCoding, Endpoint, Protocol, RequestTimeouts};
 use protocol::h2::heads;
@@ -236,6 +236,24 @@ impl StreamRequest<'_> {
             BodyFault::TooLarge(most) => AttemptOutcome::Refused(LocalReply::BodyTooLarge(most)),
         }
     }
+}
+
+/// The choice for a request whose client is authenticated, if its rule asks for that.
+async fn authenticated(
+    proxy: &Proxy,
+    mut choice: SelectedEndpoint,
+    request: RequestView<'_>,
+    reply: &mut impl ResponseWriter,
+) -> Result<SelectedEndpoint, AttemptOutcome> {
+    if let Some(pending) = proxy.authenticate(&mut choice, request).map_err(AttemptOutcome::Refused)? {
+        // Boxed: few requests wait for a password, and each would reserve memory for that.
+        let verified = Box::pin(proxy.finish_authentication(&mut choice, pending));
+        match unless_gone(reply, verified).await {
+            Ok(verified) => verified.map_err(AttemptOutcome::Refused)?,
+            Err(ClientGone) => return Err(AttemptOutcome::Cut),
+        }
+    }
+    Ok(choice)
 }
 
 /// Why a response, or the sending of a request, breaks off.

@@ -24,7 +24,8 @@ use ring::Chunk;
 use super::http2_response::{Http2ResponseWriter, drain_body};
 use super::stream_context::StreamContext;
 use super::{
-    AttemptOutcome, ClientGone, ResponseDeadlines, ResponseWriter, StreamRequest, heads, over_http1, unless_gone,
+    AttemptOutcome, ClientGone, ResponseDeadlines, ResponseWriter, StreamRequest, authenticated, heads, over_http1,
+    unless_gone,
 };
 use crate::connect::reach;
 use crate::passive_health::counted_endpoint;
@@ -114,6 +115,7 @@ async fn open(
     }
     let route_request = RouteRequest::client(view, &shared.peer);
     let choice = proxy.route_noted(&route_request, note).map_err(AttemptOutcome::Refused)?;
+    let choice = authenticated(proxy, choice, view, reply).await?;
     let mut acquire_request = AcquireRequest { route_request, bytes: request.bytes.len(), tried: Vec::new() };
     let (mut permit, link) = match unless_gone(reply, reach(proxy, choice, &mut acquire_request, started)).await {
         Ok(Ok(both)) => both,

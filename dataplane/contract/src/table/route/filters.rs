@@ -6,6 +6,7 @@ use std::time::Duration;
 use codec::http::BodyFraming;
 
 use super::access_list::AccessList;
+use super::authentication::AuthenticationPolicy;
 use super::compression_policy::CompressionPolicy;
 use super::cors::{CorsDecision, CorsPolicy};
 use super::header_edits::{HeaderChanges, HeaderEdits};
@@ -31,6 +32,8 @@ pub struct RouteFilters {
     pub body_bytes_max: Option<u64>,
     /// `None`: responses go as they are.
     pub compression: Option<Box<CompressionPolicy>>,
+    /// The credentials that clients need. `None`: none.
+    pub authentication: Option<Arc<AuthenticationPolicy>>,
     /// Sent instead of a backend's response.
     pub reply: Option<Box<RouteReply>>,
     /// At most [`MirrorSet::MIRRORS_MAX`](super::MirrorSet::MIRRORS_MAX).
@@ -79,6 +82,7 @@ impl RouteFilters {
             && self.rate_limits.is_empty()
             && self.body_bytes_max.is_none()
             && self.compression.is_none()
+            && self.authentication.is_none()
             && self.reply.is_none()
             && self.mirrors.is_empty()
             && self.timeouts.is_none()
