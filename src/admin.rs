@@ -3,6 +3,7 @@
 //!
 //! Runs on the control thread; the cores write counters, which are read here, and answer debug queries.
 
+mod acme_counters;
 mod connections;
 mod delivery_log;
 mod figures;
@@ -27,6 +28,7 @@ use dataplane::counters::CoreCounters;
 use dataplane::table_publisher::TablePublisher;
 use serde::Deserialize;
 
+pub(crate) use acme_counters::AcmeCounters;
 pub(crate) use delivery_log::ActiveRedrives;
 pub(crate) use figures::{FIGURES_INTERVAL, FiguresCache};
 pub(crate) use health::Health;

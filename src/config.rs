@@ -4,6 +4,7 @@
 //! variable `SLUICEGATE_…`. An unknown name or an invalid value is one line on stderr that names it, and
 //! exit status 2.
 
+mod acme;
 mod choice;
 mod environment;
 mod file;
@@ -26,6 +27,7 @@ use std::path::PathBuf;
 use control::publish::QuotaConfig;
 use dataplane::http::limits::HttpLimits;
 
+pub(crate) use acme::AcmeConfig;
 pub(crate) use choice::{AccessFormat, IoDriverRule, ServerTiming, TlsVersion, WorkloadRule};
 pub(crate) use gateway::GatewayConfig;
 pub(crate) use multi_value::ManyValues;
@@ -48,6 +50,8 @@ pub(crate) struct RunConfig {
     pub(crate) certificates: Vec<CertificateRule>,
     pub(crate) private: Option<SocketAddr>,
     pub(crate) private_https: Option<SocketAddr>,
+    /// Requires `https`. `None`: ACME is off.
+    pub(crate) acme: Option<AcmeConfig>,
     pub(crate) tls_min_version: TlsVersion,
     pub(crate) events: SocketAddr,
     pub(crate) events_address: Option<AdvertisedHost>,
@@ -113,6 +117,7 @@ impl RunConfig {
         let gateway = gateway_config(&given, &file)?;
         let private_https =
             [given.cluster_local_https, file.cluster_local_https, given.private_https, file.private_https];
+        let acme = acme_config(&given, &file)?;
         let mut config = Self {
             data: given.data.or(file.data).unwrap_or_else(|| "./sluicegate-data".into()),
             workers: given.workers.or(file.workers).unwrap_or(cores),
@@ -121,6 +126,7 @@ impl RunConfig {
             private: given.cluster_local.or(file.cluster_local).or(given.private).or(file.private),
             private_https: private_https.into_iter().flatten().next(),
             certificates: either(given.tls_cert, file.tls_cert),
+            acme,
             tls_min_version: given.tls_min_version.or(file.tls_min_version).unwrap_or_default(),
             events: given.events.or(file.events).unwrap_or(loopback(8081)),
             events_address: given.events_address.or(file.events_address),
@@ -209,6 +215,9 @@ impl RunConfig {
         if let (None, Some(rule)) = (by_tls, self.certificates.first()) {
             return Err(format!("tls-cert: {}: nothing listens for TLS; give --https", rule.host));
         }
+        if let (None, Some(acme)) = (self.https, &self.acme) {
+            return Err(format!("acme-email: {}: nothing listens for TLS; give --https", acme.email));
+        }
         for (name, paths) in [("manifests", self.manifests.as_slice()), ("kubeconfig", self.kubeconfig.as_slice())] {
             if let Some(path) = paths.iter().find(|path| !path.exists()) {
                 return Err(format!("{name}: {} does not exist", path.display()));
@@ -223,13 +232,14 @@ impl RunConfig {
     pub(crate) fn needs_restart(&self, wanted: &Self) -> Vec<&'static str> {
         let differ = |key: fn(&Self) -> String| key(self) != key(wanted);
         type ShownSetting = (&'static str, fn(&RunConfig) -> String);
-        let fields: [ShownSetting; 39] = [
+        let fields: [ShownSetting; 40] = [
             ("data", |config| format!("{:?}", config.data)),
             ("workers", |config| format!("{:?}", config.workers)),
             ("http", |config| format!("{:?}", config.http)),
             ("https", |config| format!("{:?}", config.https)),
             ("cluster-local", |config| format!("{:?}", config.private)),
             ("cluster-local-https", |config| format!("{:?}", config.private_https)),
+            ("settings of ACME", |config| format!("{:?}", config.acme)),
             ("tls-min-version", |config| format!("{:?}", config.tls_min_version)),
             ("events", |config| format!("{:?}", config.events)),
             ("events-address", |config| format!("{:?}", config.events_address)),
@@ -320,6 +330,15 @@ impl RunConfig {
             self.api
         ))
     }
+}
+
+fn acme_config(given: &Settings, file: &Settings) -> Result<Option<AcmeConfig>, String> {
+    AcmeConfig::new(
+        given.acme_email.clone().or_else(|| file.acme_email.clone()),
+        given.acme_directory.clone().or_else(|| file.acme_directory.clone()),
+        given.acme_ca.clone().or_else(|| file.acme_ca.clone()),
+        either(given.acme_hosts.clone(), file.acme_hosts.clone()),
+    )
 }
 
 fn gateway_config(given: &Settings, file: &Settings) -> Result<GatewayConfig, String> {

@@ -11,7 +11,7 @@ use control::expiry::Expiries;
 use control::store::ObjectStore;
 use dataplane::target_policy::TargetPolicy;
 
-use super::SpanCounters;
+use super::{AcmeCounters, SpanCounters};
 
 /// Why a process orphaned by a hot restart is not healthy.
 pub(super) const ORPHANED: &str =
@@ -44,6 +44,8 @@ pub(crate) struct Health {
     pub(crate) rejections: Arc<Rejections>,
     /// The certificates in use.
     pub(crate) expiries: Arc<Expiries>,
+    /// Certificates by ACME.
+    pub(crate) acme: Arc<AcmeCounters>,
     /// The outcome of reloads.
     pub(crate) config: ReloadOutcome,
 }

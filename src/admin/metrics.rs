@@ -1,5 +1,6 @@
 //! Counters of cores and tables as OpenMetrics text.
 
+mod acme;
 mod cold_starts;
 mod compression;
 mod delivery;
@@ -58,6 +59,7 @@ pub(super) fn render(admin: &AdminServer, scaler: &AutoscalerMetrics, detail: De
     registry.register_collector(Box::new(RefusedTargets(Arc::clone(&admin.health.targets))));
     registry.register_collector(Box::new(guarded::RejectionMetrics(Arc::clone(&admin.health.rejections))));
     registry.register_collector(Box::new(guarded::CertificateMetrics(Arc::clone(&admin.health.expiries))));
+    registry.register_collector(Box::new(acme::AcmeMetrics(Arc::clone(&admin.health.acme))));
     registry.register_collector(Box::new(Printed(Arc::clone(&admin.health.output))));
     let mut upstream = Registry::default();
     let table = admin.tables.load();

@@ -1,6 +1,7 @@
 //! `sluicegate run`: the composition root. Composes the parts, prints `ready`, and drains.
 
 mod access_log;
+mod acme;
 mod advertised_address;
 mod api;
 mod app;

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
+use super::acme::HostPattern;
 use super::gateway::{AddressRangesRule, ErrorPageRule, NetworkList, PortRangesRule, ProxyProtocolList};
 use super::upgrade_protocols::UpgradeProtocolList;
 use super::value::{
@@ -49,6 +50,25 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "HOST=CERT,KEY", env = "SLUICEGATE_TLS_CERT")]
     #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) tls_cert: Vec<ManyValues<CertificateRule>>,
+
+    /// Get certificates by ACME for public hosts that have none, and renew them; the address is that of the account, and giving it
+    /// accepts the authority's terms of service [default: none]
+    #[arg(long, value_name = "ADDRESS", env = "SLUICEGATE_ACME_EMAIL")]
+    pub(crate) acme_email: Option<String>,
+
+    /// The ACME directory [default: https://acme-v02.api.letsencrypt.org/directory]
+    #[arg(long, value_name = "URL", env = "SLUICEGATE_ACME_DIRECTORY")]
+    pub(crate) acme_directory: Option<String>,
+
+    /// CA certificates (PEM) that are trusted for the ACME directory [default: the system's]
+    #[arg(long, value_name = "FILE", env = "SLUICEGATE_ACME_CA")]
+    pub(crate) acme_ca: Option<PathBuf>,
+
+    /// Order by ACME for these hosts only; `*.PARENT` is for every name below; may be given more than once [default: every public
+    /// host]
+    #[arg(long, value_name = "HOST", env = "SLUICEGATE_ACME_HOSTS")]
+    #[serde(default, deserialize_with = "multi_value::one_or_many")]
+    pub(crate) acme_hosts: Vec<ManyValues<HostPattern>>,
 
     /// Address for internal callers, which also serves cluster-local hosts; the other listeners answer them 404
     /// [default: none]

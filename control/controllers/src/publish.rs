@@ -5,7 +5,9 @@
 //! (loads, tallies) stay the same `Arc`s across tables, because requests that began under an old table still count.
 //! Out of scope: why something is routed (controllers) and how a core learns of a new table (data plane).
 
+mod acme;
 mod addresses;
+mod challenge_route;
 mod compile;
 mod host_rule;
 mod listener_state;
@@ -37,6 +39,7 @@ use contract::table::{
 use contract::tls::CertificateStore;
 use tokio::sync::Notify;
 
+pub use acme::AcmeChallenge;
 pub use addresses::AddressBackend;
 use autoscaler::EndpointSink;
 pub use host_rule::{HostRule, ObjectCertificates, PathRule, UnservedHosts, WeightedBackend};

@@ -22,6 +22,7 @@ use tokio::sync::Notify;
 
 use super::MainEvent;
 use super::access_log::AccessLogThread;
+use super::acme::{self, AcmeThread};
 use super::api::ApiTlsFiles;
 use super::arrival::{self, Arrival};
 use super::banner::StartBanner;
@@ -57,6 +58,7 @@ pub(super) struct App {
     cores: RunningCores,
     control: JoinHandle<Result<()>>,
     access_log: AccessLogThread,
+    acme: Option<AcmeThread>,
     api_files: ApiTlsFiles,
     reloader: Reloader,
     exporter: Option<OtlpExporter>,
@@ -81,8 +83,7 @@ impl App {
         let (ready, banner) = (sockets.ready_line()?, StartBanner::new(&config, &sockets)?);
         let events_tls = EventsTls::open(&config, &sockets)?;
 
-        let tables = TablePublisher::new(RoutingTable::default());
-        let (publisher, routes, log_names) = publisher(&config, &tables, files)?;
+        let (tables, publisher, routes, log_names) = publisher(&config, files)?;
         let ClusterLocalGateway { listeners: cluster_local, gateway, services } = cluster_local::open(&config, &tables);
         let targets = targets::policy(&config, &sockets, gateway.as_ref().ok())?;
         let (health, ways) = (Arc::new(Health { targets, expiries, ..Health::default() }), Arc::default());
@@ -110,8 +111,7 @@ impl App {
             io_driver,
         })?;
         if !await_objects(synced, (&hear, &say))? {
-            state.control_handle.stop.send_replace(true);
-            return control.join().map_err(|_| panicked())?.map(|()| None);
+            return stop_control(&state, control).map(|()| None);
         }
         let BoundSockets { http, https, private, private_https, events, events_https, .. } = sockets;
         let listeners =
@@ -120,6 +120,7 @@ impl App {
         let cores = start_cores(&config, &shared, listeners, logs.finish()?, access, say.clone())?;
         drop((ways.set(cores.queries()), admin.send(cores.admin(&config, tables, &publisher, &health))));
         start_handover_listener(&config, say.clone());
+        let acme = acme::start(&config, &publisher, &health.acme)?;
         let reloader = Reloader::start(settings, &config, (publisher, routes), say.clone());
         announce(&ready, &banner)?;
         report_ready(predecessor, clear_up(config.data.clone(), Arc::clone(&shared.stop), opened))?;
@@ -130,6 +131,7 @@ impl App {
             cores,
             control,
             access_log: log_thread,
+            acme,
             api_files: given,
             reloader,
             exporter,
@@ -173,7 +175,10 @@ impl App {
 
     /// Ends everything because of `event`: listeners, cores, logs, and with the last request the control thread.
     fn shutdown(self, event: MainEvent) -> Result<()> {
-        let Self { shared, state, cores, control, access_log, exporter, events, .. } = self;
+        let Self { shared, state, cores, control, access_log, acme, exporter, events, .. } = self;
+        if let Some(acme) = acme {
+            acme.finish();
+        }
         state.health.draining.store(true, Relaxed);
         if let MainEvent::Replaced(successor) = &event {
             service_manager::replaced_by(successor);
@@ -216,6 +221,12 @@ fn handover_state(
         control_handle,
         health: Arc::clone(health),
     }
+}
+
+/// Ends the control thread of a process that was stopped before its first table.
+fn stop_control(state: &HandoverState, control: JoinHandle<Result<()>>) -> Result<()> {
+    state.control_handle.stop.send_replace(true);
+    control.join().map_err(|_| panicked())?
 }
 
 fn panicked() -> anyhow::Error {
@@ -335,22 +346,22 @@ fn signal_queue() -> (Arc<Notify>, SignalQueue) {
 /// The publisher, with what the operator's files give it before any object.
 fn publisher(
     config: &RunConfig,
-    tables: &Arc<TablePublisher>,
     files: GatewayFiles,
-) -> Result<(Arc<Publisher>, StaticRoutes, LogNames)> {
+) -> Result<(Arc<TablePublisher>, Arc<Publisher>, StaticRoutes, LogNames)> {
+    let tables = TablePublisher::new(RoutingTable::default());
     let GatewayFiles { mut certificates, trust, options, routes: rules } = files;
     certificates::add_own(&mut certificates, config)?;
-    let log_names = LogNames::new(&config.data, tables);
-    let (changed, tables) = (log_names.clone(), Arc::clone(tables));
+    let log_names = LogNames::new(&config.data, &tables);
+    let (changed, published) = (log_names.clone(), Arc::clone(&tables));
     let publisher = Arc::new(Publisher::new(Arc::new(move |table| {
-        tables.publish(table);
+        published.publish(table);
         changed.changed();
     })));
     publisher.set_certificates(certificates);
     publisher.set_gateway_options(options);
     let mut routes = StaticRoutes::new(&publisher, config.http_limits.stream_idle_timeout);
     routes.set(&rules, trust)?;
-    Ok((publisher, routes, log_names))
+    Ok((tables, publisher, routes, log_names))
 }
 
 /// Tells the predecessor and the service manager that this process serves.

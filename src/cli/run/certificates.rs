@@ -41,7 +41,7 @@ pub(super) fn load(rules: &[CertificateRule], expiries: &Expiries) -> Result<Cer
 const OWN_FOLDER: &str = "https";
 const OWN_AUTHORITY: &str = "Sluicegate HTTPS authority";
 
-/// Adds a certificate for the hosts of `--route` that `--tls-cert` gives none, so that `--https` alone serves them. It stays the
+/// Adds a certificate for the hosts of `--route` that get one neither by `--tls-cert` nor by ACME, so that `--https` alone serves them. It stays the
 /// same until hosts are added, or a month before it expires. Returns whether there is a new one.
 pub(super) fn add_own(certificates: &mut CertificateStore, config: &RunConfig) -> Result<bool> {
     let has_none = |host: &str| match host {
@@ -49,7 +49,9 @@ pub(super) fn add_own(certificates: &mut CertificateStore, config: &RunConfig) -
         "*" => certificates.is_empty(),
         host => certificates.named(Some(&host.replacen('*', "any", 1))).is_none() && certificates.find(None).is_none(),
     };
-    let hosts: Vec<_> = config.routes.iter().map(|rule| rule.host.clone()).filter(|host| has_none(host)).collect();
+    let by_acme = |host: &str| config.acme.as_ref().is_some_and(|acme| acme.allows(host));
+    let without = config.routes.iter().map(|rule| &rule.host).filter(|host| has_none(host) && !by_acme(host));
+    let hosts: Vec<_> = without.cloned().collect();
     if config.https.is_none() || hosts.is_empty() {
         return Ok(false);
     }

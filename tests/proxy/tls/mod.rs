@@ -1,6 +1,7 @@
 //! TLS for clients, to instances and to subscribers, through the built binary: `--https`, `--tls-cert`, `--route …=https://…`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod acme;
 mod automatic;
 mod backends;
 mod bodies;

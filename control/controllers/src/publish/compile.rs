@@ -58,7 +58,9 @@ pub(super) fn compile(model: &mut RoutingModel) -> RoutingTable {
         model.table.certificates = Arc::new(public);
         model.table.inner_certificates = Arc::new(inside);
     }
-    model.table.clone()
+    let mut table = model.table.clone();
+    model.challenges.iter().for_each(|challenge| challenge.add_to(&mut table));
+    table
 }
 
 /// Puts a route at its host, or removes what is there.

@@ -14,6 +14,7 @@ use contract::table::{
 use contract::tls::{CertificateStore, TlsClientConfig, TlsIdentity};
 
 use super::BackendSpec;
+use super::challenge_route::ChallengeRoute;
 use super::host_rule::{HostRule, ObjectCertificates, UnservedHosts};
 use super::listener_state::{ListenerHostname, ListenerState};
 use super::stream_model::StreamModel;
@@ -71,6 +72,8 @@ pub(super) struct RoutingModel {
     pub(super) listener_ids: BTreeMap<ListenerSpec, ListenerId>,
     pub(super) listeners: BTreeMap<ListenerId, ListenerState>,
     pub(super) streams_stale: bool,
+    /// They are in published tables, and not in `table`.
+    pub(super) challenges: Vec<ChallengeRoute>,
 }
 
 /// The model, locked. Allocations made under the lock are mostly part of it or of a table, and long-lived.
