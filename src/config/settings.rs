@@ -56,7 +56,7 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "ADDRESS", env = "SLUICEGATE_ACME_EMAIL")]
     pub(crate) acme_email: Option<String>,
 
-    /// The ACME directory [default: https://acme-v02.api.letsencrypt.org/directory]
+    /// The URL of the ACME directory [default: that of Let's Encrypt]
     #[arg(long, value_name = "URL", env = "SLUICEGATE_ACME_DIRECTORY")]
     pub(crate) acme_directory: Option<String>,
 

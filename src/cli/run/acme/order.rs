@@ -80,7 +80,7 @@ async fn run(account: &Account, responder: &ChallengeResponder, host: &str) -> R
     match order.poll_ready(&polling).await {
         Ok(OrderStatus::Ready) => {}
         Ok(_) => bail!("{}", failed_challenge(&mut order).await),
-        Err(why) => return Err(why).context("wait for the validation"),
+        Err(why) => return Err(why).context("the HTTP-01 challenge failed, or was not validated in time"),
     }
     drop(open);
     let key = order.finalize().await.context("finalize the order")?;
