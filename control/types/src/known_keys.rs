@@ -11,6 +11,7 @@ use crate::eventing::trigger::{ORDER, START_POSITION};
 use crate::serving::annotations::{
     RUNTIME_CLASS, RUNTIME_HOST_USERS, RUNTIME_READINESS, RUNTIME_VOLUMES, STATE_DIRECTORY,
 };
+use crate::serving::durable_requests::DURABLE_REQUESTS;
 use crate::serving::spare_instances::{SPARE_INSTANCES, SPARE_MODE};
 use crate::serving::stream_timeouts::{REQUEST_BODY_TIMEOUT, STREAM_IDLE_TIMEOUT};
 use crate::serving::traffic_policy::{HEADER_ROUTES, MIRROR, STICKY};
@@ -20,7 +21,8 @@ use crate::settings;
 const OWN_DOMAIN: &str = "sluicegate.dev";
 
 /// What authors may write.
-const ANNOTATIONS: [&str; 21] = [
+const ANNOTATIONS: [&str; 22] = [
+    DURABLE_REQUESTS,
     DEDUPLICATION_WINDOW,
     DURABILITY,
     EVENT_BYTES,

@@ -14,8 +14,9 @@ use tokio::net::TcpStream;
 
 /// TCP, TLS, SASL and the first session take at most this long, and so does a link.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The broker closes a connection without frames for this long, and so does the adapter.
-const IDLE_TIMEOUT_MS: u32 = 60_000;
+/// The broker closes a connection without frames for this long, and so does the adapter. The client does not always notice that a
+/// broker was killed, so this is also how long such a connection is kept.
+const IDLE_TIMEOUT_MS: u32 = 15_000;
 /// Frames that the client buffers for one session, so that a slow sink stops the broker and memory stays small.
 const SESSION_WINDOW: u32 = 2048;
 
