@@ -12,7 +12,7 @@ use axum::Json;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use dataplane::broker::ingress::INTERNAL_HEADER;
+use dataplane::codec::hop_fields::INTERNAL_HEADER;
 use dataplane::connection_query::{CONNECTIONS_LISTED_MAX, ConnectionInfo};
 use dataplane::table::{
     Backend, BackendShare, NoEndpointPolicy, Protocol, Route, RouteReply, RoutingTable, ValueMatch,

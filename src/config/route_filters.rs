@@ -95,7 +95,7 @@ fn rate_limit(text: &str) -> Result<RateLimit, String> {
     // `s` is one second.
     let period =
         if period.starts_with(|c: char| c.is_ascii_digit()) { period.to_owned() } else { format!("1{period}") };
-    let Wait(period) = period.parse().map_err(|why| format!("has a time that is none: {why}"))?;
+    let Wait(period) = period.parse().map_err(|why| format!("has an invalid time: {why}"))?;
     if period.is_zero() || period > RATE_PERIOD_MAX {
         return Err(format!("has a time that is not between 1ms and {}s", RATE_PERIOD_MAX.as_secs()));
     }

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use codec::stored_request::{REQUEST_TYPE, StoredMethod};
+use codec::hop_fields::INTERNAL_HEADER;
+use codec::stored_request::{REQUEST_TYPE, RESULTS_PATH, StoredMethod};
 use contract::table::{
     BackoffPolicy, DeliveryOrder, DeliveryPolicy, DeliveryTarget, EventFilter, HeaderEdits, HoldReason, InitialOffset,
     MatchRegex, PathMatch, PathRewrite, Protocol, ReplyTarget, RequestMatch, RetentionPolicy, ValueMatch,
@@ -16,10 +17,6 @@ use types::serving::durable_requests::{DurableRequests, durable_requests};
 use types::serving::route::Route;
 use types::shared::{name, namespace};
 
-/// Results are below, at each host of the Route.
-const RESULTS_PATH: &str = "/.sluicegate/requests";
-/// Marks requests from this process.
-const INTERNAL_HEADER: &str = "Sluicegate-Internal";
 /// The client asks for it: one of several preferences, which may have parameters (RFC 7240).
 const RESPOND_ASYNC: &str = r"(?i)(.*,)?\s*respond-async\s*([;,].*)?";
 
@@ -52,7 +49,7 @@ pub(crate) fn path_rules(route: &Route, publisher: &Publisher) -> Vec<PathRule> 
             },
         }
     });
-    let results = RequestMatch::new(PathMatch::Prefix(RESULTS_PATH.into()));
+    let results = RequestMatch::new(PathMatch::Prefix(RESULTS_PATH.trim_end_matches('/').into()));
     stored.into_iter().chain([results]).map(|matches| intake_rule(route, matches, publisher)).collect()
 }
 

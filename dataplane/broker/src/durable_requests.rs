@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use codec::http::LocalResponse;
-use codec::stored_request::{RequestId, RequestToStore, StoredMethod, encode_request, fields_bytes, read_response};
+use codec::stored_request::{
+    RESULTS_PATH, RequestId, RequestToStore, StoredMethod, encode_request, fields_bytes, read_response,
+};
 use contract::core_relay::CoreSenders;
 use contract::event_response::unavailable;
 use contract::table::{Durability, EventStream, RoutingTable};
@@ -22,8 +24,6 @@ use super::wall_clock::wall_clock_ms;
 
 /// The slashes before the end of a stream's path: `/requests/NAMESPACE/NAME`.
 const SLASHES: usize = 3;
-/// Results are below, at each host of the Service.
-const RESULTS_PATH: &str = "/.sluicegate/requests/";
 /// Tells what became of a request.
 const STATE_HEADER: &str = "Sluicegate-Request-State";
 /// How long a client should wait before it asks again, in seconds.

@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use codec::encode::EncodedEvent;
+use codec::hop_fields::is_hop_field;
 use codec::http::{LocalResponse, Method};
 use contract::event_response::{answer as reply, unavailable};
 use contract::post_error::PostError;
@@ -15,23 +16,8 @@ use super::sender::HttpSender;
 
 /// The slashes before the end of a sink's path: `/sinks/PLURAL/NAMESPACE/NAME`.
 const SLASHES: usize = 4;
-/// Fields that belong to one connection, or that the writer of the message adds.
-const OWN_FIELDS: [&str; 12] = [
-    "host",
-    "content-length",
-    "connection",
-    "keep-alive",
-    "proxy-connection",
-    "transfer-encoding",
-    "te",
-    "trailer",
-    "upgrade",
-    "expect",
-    "date",
-    "allow",
-];
-/// Fields between the parts of this process begin so; a client's own are not passed on.
-const INTERNAL_PREFIX: &str = "sluicegate-";
+/// Further fields that the writer of the message adds.
+const OWN_FIELDS: [&str; 2] = ["date", "allow"];
 
 /// A client's request for a sink.
 #[derive(Debug, Clone, Copy)]
@@ -113,9 +99,7 @@ fn outgoing(sink: &SinkRoute, request: SinkRequest<'_>) -> EncodedEvent {
 }
 
 fn is_own(name: &str) -> bool {
-    let begin = name.get(..INTERNAL_PREFIX.len());
-    OWN_FIELDS.iter().any(|own| own.eq_ignore_ascii_case(name))
-        || begin.is_some_and(|begin| begin.eq_ignore_ascii_case(INTERNAL_PREFIX))
+    is_hop_field(name) || OWN_FIELDS.iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 
 #[cfg(test)]

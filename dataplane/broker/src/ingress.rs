@@ -12,6 +12,7 @@ use bytes::Bytes;
 use codec::cloudevent::{
     CloudEvent, ContentKind, MalformedEvent, binary, carriage, content_type, is_compressed, structured,
 };
+use codec::hop_fields::INTERNAL_HEADER;
 use codec::http::LocalResponse;
 use codec::limits::ATTRIBUTES_BYTES_MAX;
 use codec::record::{EventRecord, ExtensionHeader, encode_head};
@@ -31,9 +32,6 @@ pub const HOPS_ATTRIBUTE: &str = "knativebrokerttl";
 
 /// The header that carries them from one of our streams to another, including channels.
 pub const HOPS_HEADER: &str = "Sluicegate-Hops-Left";
-
-/// The header that marks requests from another stream of this process: [`RoutingTable::internal_key`].
-pub const INTERNAL_HEADER: &str = "Sluicegate-Internal";
 
 /// The header with the namespace of the subscription that sends an event (X-DLV-10).
 pub const NAMESPACE_HEADER: &str = "Kn-Namespace";

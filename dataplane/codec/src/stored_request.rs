@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use crate::cloudevent::{AttributeKind, CloudEvent, CloudEventAttribute, ContentMode, EventData};
 use crate::encode::EncodedEvent;
+use crate::hop_fields::is_hop_field;
 use crate::http::LocalResponse;
 use crate::record::{EventRecord, ExtensionHeader, encode_head, is_of_a_copy};
 
@@ -24,21 +25,8 @@ const TARGET: &str = "httptarget";
 const HOST: &str = "httphost";
 const STATUS: &str = "httpstatus";
 
-/// Fields that belong to one connection, or that the sender of the message writes.
-const CONNECTION_FIELDS: [&str; 10] = [
-    "host",
-    "content-length",
-    "connection",
-    "keep-alive",
-    "proxy-connection",
-    "transfer-encoding",
-    "te",
-    "trailer",
-    "upgrade",
-    "expect",
-];
-/// Fields between the parts of this process begin so; a client's own are not stored.
-const INTERNAL_PREFIX: &str = "sluicegate-";
+/// Results are below this path, at each host of the Service.
+pub const RESULTS_PATH: &str = "/.sluicegate/requests/";
 
 /// The name of a stored request: 128 random bits, because a client that knows it may read the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -154,9 +142,7 @@ fn event<'a>(attributes: &[(&'static str, &'a str)]) -> CloudEvent<'a> {
 /// The fields that are stored: none of the connection's, and none that a record cannot hold.
 fn stored_fields<'a>(fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Vec<ExtensionHeader<'a>> {
     let is_stored = |name: &str, value: &[u8]| {
-        let is_internal = name.get(..INTERNAL_PREFIX.len()).is_some_and(|n| n.eq_ignore_ascii_case(INTERNAL_PREFIX));
-        let is_connections = CONNECTION_FIELDS.iter().any(|own| own.eq_ignore_ascii_case(name));
-        !is_internal && !is_connections && u8::try_from(name.len()).is_ok() && u16::try_from(value.len()).is_ok()
+        !is_hop_field(name) && u8::try_from(name.len()).is_ok() && u16::try_from(value.len()).is_ok()
     };
     fields
         .filter(|(name, value)| is_stored(name, value))

@@ -12,7 +12,7 @@ use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::load::BackendLoad;
 use sluicegate_dataplane::signal::Signal;
 use sluicegate_dataplane::table::{
-    Backend, BackendShare, HeaderEdits, RequestTimeouts, Route, RouteFilters, RoutingTable,
+    Backend, BackendShare, CorsPolicy, HeaderEdits, RequestTimeouts, Route, RouteFilters, RoutingTable,
 };
 
 use crate::fixture::{ProxyFixture, Reply, backend, instance, ok, on_every_driver, run_with_proxy, unused_address};
@@ -325,5 +325,31 @@ fn waiting_request_keeps_the_edits_of_its_share() {
             client.message().await.unwrap();
             assert_eq!(observed.borrow()[nth], nth.to_string());
         }
+    });
+}
+
+/// The decision of the filters is made when the request comes, and holds for its response.
+#[test]
+fn waiting_request_keeps_the_cors_fields_of_its_response() {
+    everywhere(async |fixture| {
+        let address = instance(&fixture.ring, |_| ok(""));
+        let load = Arc::new(BackendLoad::default());
+        let publish = |instances: &[_]| {
+            let backend = Arc::new(with_load(backend(instances, 0, QUEUE_TIMEOUT), &load));
+            let mut cors = CorsPolicy::default();
+            cors.allow_origin("https://a.test").unwrap();
+            let filters = RouteFilters { cors: Some(Box::new(cors)), ..RouteFilters::default() };
+            let share = BackendShare { filters: Some(Arc::new(filters)), ..BackendShare::new(1, backend) };
+            let mut table = RoutingTable::default();
+            table.hosts.insert("app", Arc::new(Route::of(vec![share])));
+            fixture.tables.publish(table);
+        };
+        publish(&[]);
+        let mut client = fixture.client().await;
+        client.send("GET / HTTP/1.1\r\nHost: app\r\nOrigin: https://a.test\r\n\r\n").await;
+        until_waiting(&fixture, &load, 1).await;
+        publish(&[address]);
+        let head = client.message().await.unwrap().head;
+        assert!(head.contains("Access-Control-Allow-Origin: https://a.test\r\n"), "{head}");
     });
 }

@@ -25,27 +25,13 @@ fn with_challenge(route: Option<&Route>, challenge: &ChallengeRoute) -> Route {
     let splits = vec![BackendShare::new(1, Arc::clone(&challenge.backend))];
     let branch = RouteMatch { by_any_scheme: true, ..RouteMatch::new(RequestMatch::prefix(&challenge.path), splits) };
     let Some(route) = route else { return Route::new(vec![branch], Vec::new()) };
-    let mut branches: Vec<_> = route.branches().iter().map(copy_branch).collect();
-    branches.insert(0, branch); // of equal branches the first counts
-    let mut made = Route::new(branches, route.splits.iter().map(copy_share).collect());
+    let mut branches = vec![branch]; // of equal branches the first counts
+    branches.extend_from_slice(route.branches());
+    let mut made = Route::new(branches, route.splits.to_vec());
     made.https_redirect = route.https_redirect;
     made.cluster_local_only = route.cluster_local_only;
     made.hash.clone_from(&route.hash);
     made.traffic_policy.clone_from(&route.traffic_policy);
     made.matches_subdomains = route.matches_subdomains;
     made
-}
-
-fn copy_branch(branch: &RouteMatch) -> RouteMatch {
-    RouteMatch {
-        matches: branch.matches.clone(),
-        splits: branch.splits.iter().map(copy_share).collect(),
-        by_any_scheme: branch.by_any_scheme,
-        cluster_local_only: branch.cluster_local_only,
-        scheme: branch.scheme,
-    }
-}
-
-fn copy_share(share: &BackendShare) -> BackendShare {
-    BackendShare { weight: share.weight, backend: Arc::clone(&share.backend), filters: share.filters.clone() }
 }

@@ -8,6 +8,7 @@ use codec::cloudevent::{
     is_compressed, structured,
 };
 use codec::encode::{EncodedEvent, encode};
+use codec::hop_fields::INTERNAL_HEADER;
 use codec::http::LocalResponse;
 use codec::record::EventRecord;
 use contract::post_error::PostError;
@@ -16,7 +17,7 @@ use fastrand::Rng;
 
 use super::loaded_event::LoadedEvent;
 use crate::extension_headers;
-use crate::ingress::{HOPS_HEADER, INTERNAL_HEADER, NAMESPACE_HEADER};
+use crate::ingress::{HOPS_HEADER, NAMESPACE_HEADER};
 use crate::limits::{ERROR_DATA_BYTES_MAX, HOPS_MAX};
 
 /// Only a subscriber is asked for a reply (DP-REPLY-01 to -03).

@@ -76,13 +76,17 @@ impl CompressionPolicy {
         let mut codings = Vec::new();
         for name in names {
             let coding = CODINGS.into_iter().find(|coding| coding.name() == name);
-            let coding = coding.ok_or_else(|| format!("{name:?} is no coding; use gzip, br or zstd"))?;
+            let coding = coding.ok_or_else(|| format!("{name:?} is not a supported coding; use gzip, br or zstd"))?;
             if codings.contains(&coding) {
-                return Err(format!("{name} is there twice"));
+                return Err(format!("{name} is given twice"));
             }
             codings.push(coding);
         }
-        if codings.is_empty() { Err("no coding".to_owned()) } else { Ok(Self { codings: codings.into() }) }
+        if codings.is_empty() {
+            Err("no coding is given; use gzip, br or zstd".to_owned())
+        } else {
+            Ok(Self { codings: codings.into() })
+        }
     }
 
     /// The coding for a client with these values of `Accept-Encoding`. `None`: the response goes as it is.

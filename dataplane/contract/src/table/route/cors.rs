@@ -53,9 +53,9 @@ struct TokenList {
 pub enum CorsPolicyError {
     #[error("is not an origin: use http://HOST, https://HOST, with a port or a * in the host if needed, or *")]
     Origin,
-    #[error("is not a method or header name, nor *")]
+    #[error("is neither a method or header name nor *")]
     Token,
-    #[error("is one more than {CORS_ITEMS_MAX}")]
+    #[error("exceeds the limit of {CORS_ITEMS_MAX} items")]
     TooMany,
 }
 
@@ -98,7 +98,7 @@ impl CorsPolicy {
         self.headers.add(name)
     }
 
-    /// Lets pages read a response header, `*` for all.
+    /// Allows pages to read a response header, `*` for all.
     ///
     /// # Errors
     ///

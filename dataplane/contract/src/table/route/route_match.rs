@@ -6,7 +6,7 @@ use super::share::BackendShare;
 use crate::client_address::{ClientAddress, ClientScheme};
 
 /// A match on a part of a host's requests.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct RouteMatch {
     pub matches: RequestMatch,
     pub splits: Vec<BackendShare>,

@@ -7,7 +7,7 @@ use super::header_edits::HeaderEdits;
 use crate::table::{Backend, NoEndpointPolicy, Protocol, RequestTimeouts};
 
 /// A backend's share.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct BackendShare {
     /// 0 gets no traffic.
     pub weight: u32,
