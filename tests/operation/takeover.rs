@@ -104,6 +104,7 @@ fn a_successor_that_does_not_fit_is_refused() {
     let elsewhere = kit::server::closed_address().to_string();
     let bad = old.setup().write_file("bad.pem", "no certificate").to_string_lossy().into_owned();
     let nowhere = "/proc/nowhere/api.sock";
+    let with_acme = like_it.clone().flag("https", "127.0.0.1:0").flag("acme-email", "a@example.com");
     let cases = [
         (like_it.clone().flag("api-tls-cert", &format!("{bad},{bad}")), "TLS"),
         (like_it.clone().flag("api-tls-cert", "/dev/zero,/dev/zero"), "bytes"),
@@ -117,6 +118,8 @@ fn a_successor_that_does_not_fit_is_refused() {
         (like_it.clone().flag("kubeconfig", &bad), "kubeconfig"),
         (like_it.clone().flag("registry-config", nowhere), "registry-config"),
         (like_it.clone().flag("registry-config", &bad), "registry-config"),
+        (with_acme.flag("acme-ca", &bad), "acme-ca"),
+        (like_it.clone().flag("route", &format!("a.example.com=127.0.0.1:1?basic-auth={bad}")), "bad.pem"),
         (like_it.clone().env("SLUICEGATE_LOG", "wran"), "is not a level"),
         (like_it.clone().flag("https", "127.0.0.1:0"), "--https"),
         (like_it.clone().flag("workers", "1"), "workers"),

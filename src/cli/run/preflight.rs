@@ -20,12 +20,12 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::events_tls::EventsTls;
 use super::sockets::unix::{self, PreparedSocket};
-use super::{access_log, api, certificates, gateway_options, image_pulls, route_authentication};
+use super::{access_log, acme, api, certificates, gateway_options, image_pulls, route_authentication};
 use crate::cli::api_access;
 use crate::config::{IoDriverRule, RouteRule, RunConfig};
 
 /// Folders below the data folder that a start writes into, if they exist.
-const WRITTEN: [&str; 6] = ["", "api", "log", "instances", "events-tls", "https"];
+const WRITTEN: [&str; 7] = ["", "acme", "api", "log", "instances", "events-tls", "https"];
 
 /// What comes from the files that settings of the gateway name.
 pub(super) struct GatewayFiles {
@@ -56,6 +56,7 @@ pub(super) fn run(config: &RunConfig, expiries: &Expiries) -> Result<Preflight> 
     let files = GatewayFiles { certificates, trust, options: gateway_options::read(config)?, routes };
     let given = api::ApiTlsFiles::read(config)?;
     image_pulls::check(config)?;
+    acme::check(config)?;
     if let Some(file) = &config.kubeconfig {
         api_access::check(file)?;
     }

@@ -65,6 +65,19 @@ pub(super) fn start(
     config.acme.as_ref().map(start).transpose()
 }
 
+/// Checks the files that the settings name, before another process hands anything over.
+pub(super) fn check(config: &RunConfig) -> Result<()> {
+    config.acme.as_ref().map_or(Ok(()), |acme| client(acme).map(drop))
+}
+
+fn client(config: &AcmeConfig) -> Result<DirectoryClient> {
+    let ca = config.ca.as_ref().map(|path| {
+        let read = bounded_file::read(path, FILE_BYTES_MAX).with_context(|| path.display().to_string())?;
+        read.with_context(|| format!("{} has more than {FILE_BYTES_MAX} bytes", path.display()))
+    });
+    DirectoryClient::new(ca.transpose().context("acme-ca")?.as_deref()).context("acme-ca")
+}
+
 impl AcmeThread {
     /// Ends an order that is being made.
     pub(super) fn finish(self) {
@@ -83,11 +96,7 @@ impl AcmeManager {
         publisher: &Arc<Publisher>,
         counters: &Arc<AcmeCounters>,
     ) -> Result<Self> {
-        let ca = config.ca.as_ref().map(|path| {
-            let read = bounded_file::read(path, FILE_BYTES_MAX).with_context(|| path.display().to_string())?;
-            read.with_context(|| format!("{} has more than {FILE_BYTES_MAX} bytes", path.display()))
-        });
-        let client = DirectoryClient::new(ca.transpose().context("acme-ca")?.as_deref()).context("acme-ca")?;
+        let client = client(config)?;
         let storage = AcmeStorage::open(data, &config.directory).context("the state of ACME")?;
         Ok(Self {
             config: config.clone(),
