@@ -61,13 +61,18 @@ pub(crate) fn assemble(
     devices().map_err(failed("/dev"))?;
     create_tmp(&root, spec).map_err(failed(TMP))?;
 
-    for (tree, bind) in binds {
+    for (tree, bind) in &binds {
         if bind.is_own {
-            chown(descriptor_path(&tree), Some(host_id(credentials.uid)), Some(host_id(credentials.gid)))
+            chown(descriptor_path(tree), Some(host_id(credentials.uid)), Some(host_id(credentials.gid)))
                 .map_err(|why| format!("mountPath {} cannot change its owner: {why}", bind.target.display()))?;
         }
-        mount_bind(&root, &tree, &bind)
-            .map_err(|why| format!("mountPath {} cannot be mounted: {why}", bind.target.display()))?;
+        mount_bind(&root, tree, bind).map_err(|why| mount_error(bind, why))?;
+    }
+    // At the end: paths may have been created in a volume for the mounts inside of it.
+    for (tree, bind) in &binds {
+        let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+        flags.set(MountFlags::RDONLY, bind.read_only);
+        set_flags(tree, flags).map_err(|why| mount_error(bind, why))?;
     }
     if spec.read_only_root {
         set_flags(&root.top, MountFlags::RDONLY).map_err(|why| format!("the root cannot be made read-only: {why}"))?;
@@ -97,7 +102,7 @@ fn open_sources(spec: &ContainerSpec, users: Option<&UserNamespace>) -> Result<V
         let mapped = tree.and_then(|tree| users.map_or(Ok(()), |users| users.map(&tree)).map(|()| tree));
         match mapped {
             Ok(tree) => Ok((tree, bind)),
-            Err(why) => Err(format!("mountPath {} cannot be mounted: {why}", bind.target.display())),
+            Err(why) => Err(mount_error(&bind, why)),
         }
     };
     let files = files.into_iter().map(|bind| clone(bind, None));
@@ -110,6 +115,17 @@ pub fn clone_volume(source: &Path, sub_path: Option<&Path>) -> io::Result<OwnedF
     let Some(sub_path) = sub_path else { return clone_tree(source, false) };
     let volume = open(source, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     clone_of(open_in_root(&volume, sub_path, OFlags::PATH)?)
+}
+
+/// Where a mount inside of `volume` goes: `below`, made if it is missing. A link there is resolved inside of the volume.
+pub fn open_mount_point(volume: &OwnedFd, below: &Path, is_folder: bool) -> io::Result<OwnedFd> {
+    let kind = if is_folder { TargetKind::Folder } else { TargetKind::File };
+    open_or_create(&ContainerRoot { top: volume.try_clone()?, owner: 0 }, below, kind)
+}
+
+/// The mount of `volume`, which is attached, cannot be written to any more.
+pub fn make_read_only(volume: &OwnedFd) -> io::Result<()> {
+    set_flags(volume, MountFlags::RDONLY)
 }
 
 /// RT-FS-05, RT-FS-06, RT-FS-07: `/etc/hosts`, `/etc/hostname` and `/etc/resolv.conf`. The first two belong to `owner`.
@@ -175,8 +191,9 @@ fn create_tmp(root: &ContainerRoot, spec: &ContainerSpec) -> io::Result<()> {
 }
 
 fn mount_bind(root: &ContainerRoot, tree: &OwnedFd, bind: &BindMount) -> io::Result<()> {
-    attach(tree, open_or_create(root, &bind.target, TargetKind::of(tree)?)?)?;
-    let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
-    flags.set(MountFlags::RDONLY, bind.read_only);
-    set_flags(tree, flags)
+    attach(tree, open_or_create(root, &bind.target, TargetKind::of(tree)?)?)
+}
+
+fn mount_error(bind: &BindMount, why: io::Error) -> String {
+    format!("mountPath {} cannot be mounted: {why}", bind.target.display())
 }

@@ -82,7 +82,7 @@ pub(crate) fn open_or_create(root: &ContainerRoot, path: &Path, kind: TargetKind
             TargetKind::Folder => ("a file", "a folder"),
             TargetKind::File => ("a folder", "a file"),
         };
-        return Err(io::Error::other(format!("the image has {is} there, and {wanted} cannot be mounted on it")));
+        return Err(io::Error::other(format!("there is {is} already, and {wanted} cannot be mounted on it")));
     }
     // Nothing is mounted over what the kernel tells of itself.
     if fstatfs(&target)?.f_type == PROC_SUPER_MAGIC {

@@ -51,7 +51,17 @@ impl TestRuntimeHost {
     }
 
     fn with_config(around: HostConfig) -> Self {
+        Self::in_dir(tempfile::tempdir().unwrap(), around)
+    }
+
+    /// Its instances do not see its data.
+    fn hidden() -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let masked = vec![dir.path().to_owned()];
+        Self::in_dir(dir, HostConfig { masked, ..HostConfig::minimal() })
+    }
+
+    fn in_dir(dir: tempfile::TempDir, around: HostConfig) -> Self {
         let runtime = ProcessRuntime::open(dir.path(), init(), around).unwrap();
         Self { dir, runtime }
     }

@@ -170,3 +170,79 @@ async fn a_running_program_sees_new_content_without_a_restart() {
     host.runtime.refresh(Arc::new(InstanceSpec { volumes: vec![settings("blue")], ..spec }));
     host.wrote(1, "saw blue").await;
 }
+
+/// Volumes of every kind at paths that the host lacks, with the appliance's data hidden as it is in a real run: their folders are
+/// in it. A mount may be inside of another, also of one that is read-only.
+#[tokio::test]
+async fn every_kind_of_volume_is_mounted_at_a_missing_path() {
+    if !may_mount() {
+        return eprintln!("skipped: nobody but root mounts");
+    }
+    let host = TestRuntimeHost::hidden();
+    let mut spec = shell(
+        "cd /sluicegate-test
+         echo 1 > empty/a && echo 2 > memory/a && echo 3 > deep/a && echo 4 > settings/inner/a
+         cat empty/a memory/a deep/a settings/inner/a; ls empty/de
+         cat settings/colour; echo; cat one; echo
+         echo x 2>/dev/null > settings/colour || echo read-only",
+    );
+    let volume = |name: &str, content| InstanceVolume { name: name.into(), content };
+    spec.volumes = vec![
+        settings("red"),
+        volume("scratch", VolumeContent::Empty(VolumeMedium::Disk)),
+        volume("other", VolumeContent::Empty(VolumeMedium::Disk)),
+        volume("memory", VolumeContent::Empty(VolumeMedium::Memory { bytes_max: Some(1 << 20) })),
+    ];
+    let writable = |volume, path| InstanceMount { read_only: false, ..mount(volume, path) };
+    spec.mounts = vec![
+        writable("other", "/sluicegate-test/settings/inner"),
+        mount("settings", "/sluicegate-test/settings"),
+        InstanceMount { sub_path: Some("colour".into()), ..mount("settings", "/sluicegate-test/one") },
+        writable("scratch", "/sluicegate-test/empty"),
+        InstanceMount { sub_path: Some("de/ep".into()), ..writable("scratch", "/sluicegate-test/deep") },
+        writable("memory", "/sluicegate-test/memory"),
+    ];
+    let seen = words(&host, spec.clone()).await;
+    assert_eq!(seen, ["1", "2", "3", "4", "ep", "red", "red", "read-only"]);
+    assert!(!Path::new("/sluicegate-test").exists());
+    // The folder for the inner mount does not stop new content.
+    host.runtime.refresh(Arc::new(InstanceSpec { volumes: vec![settings("blue")], ..spec }));
+    let colour = host.folder().join("volumes/settings/colour");
+    for _ in 0..500 {
+        if fs::read_to_string(&colour).is_ok_and(|text| text == "blue") {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("{:?}", fs::read_to_string(&colour));
+}
+
+/// A link leads to an existing folder, or to one that is made. With a read-only root, what is mounted there can be written to.
+#[tokio::test]
+async fn mount_path_that_is_a_link_leads_to_where_it_points() {
+    if !may_mount() {
+        return eprintln!("skipped: nobody but root mounts");
+    }
+    for read_only_root in [false, true] {
+        let (host, links) = (TestRuntimeHost::hidden(), tempfile::tempdir().unwrap());
+        let (here, made) = (links.path().join("here"), links.path().join("missing/made"));
+        fs::create_dir(&here).unwrap();
+        std::os::unix::fs::symlink(&here, links.path().join("to-here")).unwrap();
+        std::os::unix::fs::symlink("missing/made", links.path().join("to-missing")).unwrap();
+        std::os::unix::fs::symlink("loop", links.path().join("loop")).unwrap();
+        let scratch = |path: &str| {
+            let path = links.path().join(path).display().to_string();
+            InstanceMount { read_only: false, ..mount("scratch", &path) }
+        };
+        let script = format!("cd {}; echo 1 > to-here/a; cat here/a; cat {}/a", links.path().display(), made.display());
+        let mut spec = InstanceSpec { volumes: empty(VolumeMedium::Disk), read_only_root, ..shell(&script) };
+        spec.mounts = vec![scratch("to-here"), scratch("to-missing")];
+        assert_eq!(words(&host, spec.clone()).await, ["1", "1"]);
+        assert_eq!(fs::read_dir(links.path()).unwrap().count(), 4, "here and three links");
+        assert_eq!(fs::read_dir(&here).unwrap().count(), 0);
+        spec.mounts = vec![scratch("loop/x")];
+        let mut instance = host.start(2, spec);
+        while !matches!(instance.report().await, InstanceReport::Exited(_)) {}
+        assert!(host.log(2).contains("loop/x cannot be mounted: Too many levels of symbolic links"), "{}", host.log(2));
+    }
+}

@@ -31,6 +31,20 @@ fn file_is_mounted_over_file_and_at_missing_path() {
     assert!(container.shell("echo x >/opt/app/config").contains("Read-only"));
 }
 
+/// Also if the outer volume is read-only, as those of ConfigMaps and Secrets are.
+#[test]
+fn volume_is_mounted_inside_of_another_volume() {
+    let Some(mut container) = Container::new() else { return };
+    let (outer, inner) = (container.folder("outer"), container.folder("inner"));
+    fs::write(outer.join("mark"), "outer ").unwrap();
+    container.mount(&inner, "/etc/app/a/b", false);
+    container.mount(&outer, "/etc/app", true);
+    let seen =
+        container.shell("echo inner >/etc/app/a/b/mark; cat /etc/app/mark /etc/app/a/b/mark; echo x >/etc/app/x");
+    assert!(seen.starts_with("outer inner\n") && seen.contains("Read-only"), "{seen}");
+    assert!(inner.join("mark").exists() && !outer.join("a/b/mark").exists());
+}
+
 /// CVE-2021-30465 and its kind: a link of the image leads to the image's own files.
 #[test]
 fn symlinked_mount_path_stays_in_container() {

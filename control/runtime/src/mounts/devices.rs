@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use container::{BindMount, create_device_nodes};
+use container::create_device_nodes;
 use rustix::fs::{AtFlags, CWD, Mode, mkdirat, statat};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -15,7 +15,6 @@ use rustix::mount::{
     move_mount,
 };
 
-use super::is_folder;
 use super::tree::create_mount_point;
 use crate::limits::{DEVICES_BYTES_MAX, SHARED_MEMORY_BYTES_MAX};
 
@@ -60,12 +59,12 @@ fn new_filesystem(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) -
 }
 
 impl InstanceDevices {
-    /// Lays it over the host's, with something to mount on for those of `binds` that are inside.
-    pub(crate) fn mount(self, binds: &[BindMount]) -> io::Result<()> {
-        for bind in binds {
-            let Ok(below) = bind.target.strip_prefix(FOLDER) else { continue };
+    /// Lays it over the host's, with something to mount on for those of the `targets` that are inside: a folder, or a file.
+    pub(crate) fn mount<'a>(self, targets: impl Iterator<Item = (&'a Path, bool)>) -> io::Result<()> {
+        for (target, is_folder) in targets {
+            let Ok(below) = target.strip_prefix(FOLDER) else { continue };
             if matches!(statat(&self.top, below, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT)) {
-                create_mount_point(&self.top, below, is_folder(bind))?;
+                create_mount_point(&self.top, below, is_folder)?;
             }
         }
         let within = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;

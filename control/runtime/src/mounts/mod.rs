@@ -10,7 +10,6 @@ pub(crate) mod tmpfs;
 mod tree;
 pub(crate) mod volume_store;
 
-use container::BindMount;
 use rustix::process::geteuid;
 
 /// Suffix of the folder with all of an instance's own volumes, after the instance's id.
@@ -21,9 +20,4 @@ const EMPTY_DIR_SUFFIX: &str = ".empty";
 #[must_use]
 pub fn may_mount() -> bool {
     geteuid().is_root()
-}
-
-/// Whether the target of `bind` has to be a folder.
-fn is_folder(bind: &BindMount) -> bool {
-    bind.sub_path.as_ref().map_or_else(|| bind.source.is_dir(), |below| bind.source.join(below).is_dir())
 }

@@ -28,8 +28,10 @@ pub(crate) fn remount_read_only(binds: &[BindMount]) -> Result<(), String> {
         Ok(move_mount(&tree, "", CWD, TMP, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
     };
     own().map_err(|why| failed(Path::new(TMP), why))?;
+    // The table names what a link leads to.
+    let volumes: Vec<_> = binds.iter().filter_map(|bind| bind.target.canonicalize().ok()).collect();
     for (path, flags) in mount_table::read().map_err(|why| failed(Path::new("/"), why))? {
-        let is_volume = binds.iter().any(|bind| path.starts_with(&bind.target));
+        let is_volume = volumes.iter().any(|volume| path.starts_with(volume));
         if is_volume || EXCLUDED_MOUNTS.iter().any(|left| path.starts_with(left)) {
             continue;
         }

@@ -236,7 +236,8 @@ fn relink(folder: &Path, files: &[VolumeFile]) -> io::Result<()> {
     }
     for entry in fs::read_dir(folder)?.flatten() {
         let name = entry.file_name();
-        let is_ours = name.as_encoded_bytes().starts_with(b"..");
+        // A folder was made for a mount inside of the volume.
+        let is_ours = name.as_encoded_bytes().starts_with(b"..") || entry.file_type()?.is_dir();
         if !is_ours && !name.to_str().is_some_and(|name| wanted.contains(name)) {
             fs::remove_file(entry.path())?;
         }
