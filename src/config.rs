@@ -13,6 +13,7 @@ mod http;
 mod multi_value;
 mod program;
 mod renamed;
+mod roles;
 mod route;
 mod route_authentication;
 mod route_filters;
@@ -24,6 +25,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use control::controllers::roles::RoleSet;
 use control::publish::QuotaConfig;
 use dataplane::http::limits::HttpLimits;
 
@@ -31,6 +33,7 @@ pub(crate) use acme::AcmeConfig;
 pub(crate) use choice::{AccessFormat, IoDriverRule, ServerTiming, TlsVersion, WorkloadRule};
 pub(crate) use gateway::GatewayConfig;
 pub(crate) use multi_value::ManyValues;
+pub(crate) use roles::RolesRule;
 pub(crate) use route::{RouteRule, RouteTarget};
 pub(crate) use route_authentication::{AuthenticationRule, BasicAuthRule, JwtRule};
 pub(crate) use settings::{Settings, setting_names};
@@ -98,6 +101,7 @@ pub(crate) struct RunConfig {
     pub(crate) core_stall_timeout: Wait,
     pub(crate) quotas: QuotaConfig,
     pub(crate) kubeconfig: Option<PathBuf>,
+    pub(crate) roles: RoleSet,
 }
 
 /// More cores than any machine this was tried on; a typo must not start 10,000 threads.
@@ -113,18 +117,21 @@ impl RunConfig {
 
         let http_limits = http::limits(&given, &file)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let (images, warnings) = images_and_warnings(&given, &file);
+        let (images, mut warnings) = images_and_warnings(&given, &file);
         let gateway = gateway_config(&given, &file)?;
-        let private_https =
-            [given.cluster_local_https, file.cluster_local_https, given.private_https, file.private_https];
         let acme = acme_config(&given, &file)?;
+        let quotas = quota_rules(&given, &file);
+        let private_https = given.cluster_local_https.or(file.cluster_local_https);
+        let private_https = private_https.or(given.private_https).or(file.private_https);
+        let kubeconfig = given.kubeconfig.or(file.kubeconfig);
+        let roles = roles::role_set(given.roles.or(file.roles), kubeconfig.is_some(), &mut warnings)?;
         let mut config = Self {
             data: given.data.or(file.data).unwrap_or_else(|| "./sluicegate-data".into()),
             workers: given.workers.or(file.workers).unwrap_or(cores),
             http: given.http.or(file.http).unwrap_or(loopback(8080)),
             https: given.https.or(file.https),
             private: given.cluster_local.or(file.cluster_local).or(given.private).or(file.private),
-            private_https: private_https.into_iter().flatten().next(),
+            private_https,
             certificates: either(given.tls_cert, file.tls_cert),
             acme,
             tls_min_version: given.tls_min_version.or(file.tls_min_version).unwrap_or_default(),
@@ -165,11 +172,9 @@ impl RunConfig {
             allowed_targets: either(given.allow_target, file.allow_target),
             log: log_options(given.log_bytes.or(file.log_bytes))?,
             core_stall_timeout: given.core_stall_timeout.or(file.core_stall_timeout).unwrap_or_default(),
-            quotas: quota_rules(
-                given.event_quota.or(file.event_quota),
-                either(given.namespace_event_quota, file.namespace_event_quota),
-            ),
-            kubeconfig: given.kubeconfig.or(file.kubeconfig),
+            quotas,
+            kubeconfig,
+            roles,
         };
         config.api_tls |= config.needs_api_tls();
         config.check()?;
@@ -232,7 +237,7 @@ impl RunConfig {
     pub(crate) fn needs_restart(&self, wanted: &Self) -> Vec<&'static str> {
         let differ = |key: fn(&Self) -> String| key(self) != key(wanted);
         type ShownSetting = (&'static str, fn(&RunConfig) -> String);
-        let fields: [ShownSetting; 40] = [
+        let fields: [ShownSetting; 41] = [
             ("data", |config| format!("{:?}", config.data)),
             ("workers", |config| format!("{:?}", config.workers)),
             ("http", |config| format!("{:?}", config.http)),
@@ -273,6 +278,7 @@ impl RunConfig {
             ("log-bytes or event-quota", |config| format!("{:?}", (config.log.log_bytes_max, &config.quotas))),
             ("core-stall-timeout", |config| format!("{:?}", config.core_stall_timeout)),
             ("kubeconfig", |config| format!("{:?}", config.kubeconfig)),
+            ("roles", |config| config.roles.to_string()),
         ];
         fields.into_iter().filter(|(_, key)| differ(*key)).map(|(name, _)| name).collect()
     }
@@ -298,7 +304,9 @@ fn log_options(bytes: Option<ByteSize>) -> Result<wal::LogOptions, String> {
     Ok(options)
 }
 
-fn quota_rules(all: Option<ByteSize>, namespaces: Vec<QuotaRule>) -> QuotaConfig {
+fn quota_rules(given: &Settings, file: &Settings) -> QuotaConfig {
+    let all = given.event_quota.or(file.event_quota);
+    let namespaces: Vec<QuotaRule> = either(given.namespace_event_quota.clone(), file.namespace_event_quota.clone());
     let namespaces = namespaces.into_iter().map(|rule| (rule.namespace, rule.bytes.0)).collect();
     QuotaConfig { total: all.map_or(0, |bytes| bytes.0), namespaces }
 }

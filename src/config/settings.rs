@@ -14,7 +14,8 @@ use super::value::{
 };
 use super::value::{QuotaRule, UserRule, Wait};
 use super::{
-    AccessFormat, IoDriverRule, ManyValues, RouteRule, ServerTiming, TlsVersion, WorkloadRule, multi_value, value,
+    AccessFormat, IoDriverRule, ManyValues, RolesRule, RouteRule, ServerTiming, TlsVersion, WorkloadRule, multi_value,
+    value,
 };
 
 /// Flags of `sluicegate run`, and keys of its config file.
@@ -351,6 +352,12 @@ pub(crate) struct Settings {
     /// Follow the cluster of this kubeconfig instead of serving an API of our own
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_KUBECONFIG")]
     pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Take over these parts only, separated by commas: serving, ingress, broker, channel, sources, gateway-api, or all.
+    /// With --kubeconfig, other controllers may have the rest, and sources is not among them [default: all; with
+    /// --kubeconfig serving,ingress,broker,channel]
+    #[arg(long, value_name = "ROLE,...", env = "SLUICEGATE_ROLES")]
+    pub(crate) roles: Option<RolesRule>,
 }
 
 /// The names of all settings, as flags without dashes and as keys of the config file.

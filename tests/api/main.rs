@@ -10,3 +10,4 @@ mod kubectl;
 mod manifests;
 mod misspelt;
 mod pod_streams;
+mod roles;

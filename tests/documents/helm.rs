@@ -22,7 +22,7 @@ const HEAD: &str = "\
 # The cluster needs Knative's CRDs. Knative's own controllers of the same kinds must not run at the same time. Its
 # webhook may run: it rejects invalid objects. Without it, Sluicegate fills in defaults and rejects nothing.
 #
-# All replicas serve. The replica that holds the Lease `sluicegate` in knative-serving writes statuses and children;
+# All replicas serve. The replica that holds the Leases `sluicegate-ROLE` in knative-serving writes statuses and children;
 # another takes over when it is gone. Events are stored per replica: for durable Brokers use the chart with
 # `persistence.enabled`, which gives each replica its own volume.
 ";
@@ -131,6 +131,7 @@ fn chart_uses_flags_that_exist() {
 fn wrong_values_of_the_chart_are_refused() {
     for (values, why) in [
         (vec!["replica=3"], "replica"),
+        (vec!["roles={sources}"], "roles"),
         (vec!["replicas=many"], "replicas"),
         (vec!["seccomp.type=Localhost"], "localhostProfile"),
         (vec!["persistence.enabled=true", "persistence.size=ten"], "size"),

@@ -10,6 +10,7 @@ use support::clock::WallClock;
 
 use crate::listeners::{GatewayListenerConfig, ListenerAddresses, ServiceListenerConfig};
 use crate::publish::QuotaConfig;
+use crate::roles::RoleSet;
 use crate::stream_addresses::EventsTlsListener;
 
 #[derive(Debug, Clone)]
@@ -35,6 +36,8 @@ pub struct ContextConfig {
     pub clock: WallClock,
     /// Instances are shown as Pods: in an API of our own, not in a cluster's.
     pub publishes_pods: bool,
+    /// The parts of the system that this appliance takes over.
+    pub roles: RoleSet,
     /// Our identity among the appliances that follow one API server; `None`: the API is our own.
     pub leader_identity: Option<String>,
     /// Where the objects are, if the API is our own.

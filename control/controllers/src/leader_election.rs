@@ -4,6 +4,9 @@
 //! not been renewed for as long as it says itself. A holder that loses its connection to the API server stops writing
 //! before another may begin. An appliance with an API of its own holds the Lease there forever, so its followers
 //! serve and leave the writing to it.
+//!
+//! Appliances with chosen roles have a Lease for each role instead, and write while they hold all of theirs. They acquire them
+//! in one order, so that two of them never wait for each other.
 
 use std::time::Duration;
 
@@ -20,8 +23,7 @@ use crate::field_managers;
 use support::clock::Deadline;
 use types::settings::SERVING;
 
-/// Where the Lease is: in the namespace that every installation of Knative has.
-pub const LEASE: &str = "sluicegate";
+/// Where the Leases are: in the namespace that every installation of Knative has.
 pub const LEASE_NAMESPACE: &str = SERVING;
 
 /// A holder that has not renewed for this many seconds is gone. This and the two below are the figures of Kubernetes'
@@ -31,8 +33,8 @@ const LEASE_DURATION_SECONDS: i32 = 15;
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
 /// Interval between attempts to acquire or renew the Lease.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
-/// How long one look may take, so that a silent server does not keep a holder from giving up in time: this
-/// and [`LOOK_EVERY`] on top of [`GIVE_UP_AFTER`] would be too much without it.
+/// How long one attempt may take, so that a silent server does not keep a holder from giving up in time: with
+/// [`RETRY_PERIOD`] and [`RENEW_DEADLINE`] it ends before the Lease does.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 /// Holder of the Lease of an API that is part of an appliance; it never expires.
 const EMBEDDED: &str = "embedded";
@@ -99,34 +101,57 @@ fn api(context: &ControllerContext) -> Api<Lease> {
     Api::namespaced(context.client.clone(), LEASE_NAMESPACE)
 }
 
-/// One attempt: reads the Lease and acquires or renews it; returns whether this appliance holds it afterwards.
-async fn try_acquire_or_renew(api: &Api<Lease>, me: &str, seen: &mut LeaseObservation) -> Result<bool, kube::Error> {
-    let found = api.get_opt(LEASE).await?;
+/// One Lease, and how it was last seen.
+#[derive(Debug)]
+struct ElectionLease {
+    name: String,
+    seen: LeaseObservation,
+}
+
+/// One attempt for all Leases, in their order; returns whether this appliance holds them all afterwards.
+async fn try_acquire_or_renew_all(
+    api: &Api<Lease>,
+    me: &str,
+    leases: &mut [ElectionLease],
+) -> Result<bool, kube::Error> {
+    for lease in leases {
+        if !try_acquire_or_renew(api, me, lease).await? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Reads one Lease and acquires or renews it; returns whether this appliance holds it afterwards.
+async fn try_acquire_or_renew(api: &Api<Lease>, me: &str, election: &mut ElectionLease) -> Result<bool, kube::Error> {
+    let found = api.get_opt(&election.name).await?;
     let spec = found.as_ref().map(|lease| lease.spec.clone().unwrap_or_default());
-    let still_for = seen.unchanged_for(spec.as_ref(), Instant::now());
+    let still_for = election.seen.unchanged_for(spec.as_ref(), Instant::now());
     let step = decide(spec.as_ref(), me, still_for);
     if step == LeaseAction::Wait {
         return Ok(false);
     }
-    let metadata = found.map_or_else(metadata, |lease| lease.metadata);
+    let metadata = found.map_or_else(|| metadata(&election.name), |lease| lease.metadata);
     let lease = Lease { metadata, spec: Some(lease_spec(spec.as_ref(), me, Timestamp::now())) };
     let parameters = field_managers::object_params::<Lease>();
     match step {
         LeaseAction::Create => api.create(&parameters, &lease).await?,
         // The write has the version that was read: of two that acquire it at once, one is refused.
-        _ => api.replace(LEASE, &parameters, &lease).await?,
+        _ => api.replace(&election.name, &parameters, &lease).await?,
     };
     Ok(true)
 }
 
-fn metadata() -> ObjectMeta {
-    ObjectMeta { name: Some(LEASE.into()), ..ObjectMeta::default() }
+fn metadata(name: &str) -> ObjectMeta {
+    ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() }
 }
 
-/// Holds the Lease or waits for it, forever.
+/// Holds the Leases or waits for them, forever.
 pub(crate) async fn run(context: &ControllerContext, me: &str) {
     let api = api(context);
-    let mut seen = LeaseObservation::default();
+    let names = context.config.roles.leases();
+    let mut leases: Vec<_> =
+        names.iter().map(|name| ElectionLease { name: name.clone(), seen: LeaseObservation::default() }).collect();
     let clock = &context.config.clock;
     let mut valid = Deadline::new(clock.both(), RENEW_DEADLINE);
     let mut last_logged = String::new();
@@ -136,7 +161,7 @@ pub(crate) async fn run(context: &ControllerContext, me: &str) {
         if valid.has_passed(began) {
             on_leadership_change(context, false);
         }
-        let outcome = timeout(REQUEST_TIMEOUT, try_acquire_or_renew(&api, me, &mut seen)).await;
+        let outcome = timeout(REQUEST_TIMEOUT, try_acquire_or_renew_all(&api, me, &mut leases)).await;
         let why = match outcome {
             Ok(Ok(ours)) => {
                 if ours {
@@ -157,7 +182,8 @@ pub(crate) async fn run(context: &ControllerContext, me: &str) {
         }
         if !why.is_empty() && why != last_logged {
             tracing::warn!(
-                lease = format!("{LEASE_NAMESPACE}/{LEASE}"),
+                lease = names.join(","),
+                namespace = LEASE_NAMESPACE,
                 why,
                 "the Lease cannot be renewed; without it this appliance serves and writes no status. \
                  Its account must be allowed to get, create and update it"
@@ -183,19 +209,15 @@ fn on_leadership_change(context: &ControllerContext, ours: bool) {
     }
 }
 
-/// Gives the Lease up, so that the next one need not wait for it to lapse.
+/// Gives the Leases up, so that the next one need not wait for them to lapse.
 pub(crate) async fn release(context: &ControllerContext) {
     if !context.leadership.set(false) {
         return;
     }
     let api = api(context);
     let given_up = async {
-        let Some(mut lease) = api.get_opt(LEASE).await? else { return Ok(()) };
-        let spec = lease.spec.get_or_insert_default();
-        if spec.holder_identity == context.config.leader_identity {
-            spec.holder_identity = Some(String::new());
-            spec.lease_duration_seconds = Some(1);
-            api.replace(LEASE, &field_managers::object_params::<Lease>(), &lease).await?;
+        for name in context.config.roles.leases() {
+            release_one(&api, &name, context.config.leader_identity.as_deref()).await?;
         }
         Ok::<_, kube::Error>(())
     };
@@ -206,13 +228,36 @@ pub(crate) async fn release(context: &ControllerContext) {
     }
 }
 
+async fn release_one(api: &Api<Lease>, name: &str, me: Option<&str>) -> Result<(), kube::Error> {
+    let Some(mut lease) = api.get_opt(name).await? else { return Ok(()) };
+    let spec = lease.spec.get_or_insert_default();
+    if spec.holder_identity.as_deref() == me {
+        spec.holder_identity = Some(String::new());
+        spec.lease_duration_seconds = Some(1);
+        api.replace(name, &field_managers::object_params::<Lease>(), &lease).await?;
+    }
+    Ok(())
+}
+
 /// Records in our own API that its appliance is the leader.
 ///
 /// # Errors
 /// The API refuses.
 pub(crate) async fn hold_permanently(context: &ControllerContext) -> Result<(), Error> {
     let api = api(context);
-    let found = api.get_opt(LEASE).await?;
+    let (held, left) = context.config.roles.leases_of_own_api();
+    for name in held {
+        hold_one_permanently(&api, &name).await?;
+    }
+    // An earlier start may have had more roles.
+    for name in left {
+        release_one(&api, &name, Some(EMBEDDED)).await?;
+    }
+    Ok(())
+}
+
+async fn hold_one_permanently(api: &Api<Lease>, name: &str) -> Result<(), Error> {
+    let found = api.get_opt(name).await?;
     let spec = found.as_ref().and_then(|lease| lease.spec.as_ref());
     if spec.is_some_and(|spec| spec.holder_identity.as_deref() == Some(EMBEDDED)) {
         return Ok(());
@@ -220,8 +265,8 @@ pub(crate) async fn hold_permanently(context: &ControllerContext) -> Result<(), 
     let wanted = LeaseSpec { lease_duration_seconds: Some(i32::MAX), ..lease_spec(spec, EMBEDDED, Timestamp::now()) };
     let parameters = field_managers::object_params::<Lease>();
     match found {
-        Some(lease) => api.replace(LEASE, &parameters, &Lease { spec: Some(wanted), ..lease }).await?,
-        None => api.create(&parameters, &Lease { metadata: metadata(), spec: Some(wanted) }).await?,
+        Some(lease) => api.replace(name, &parameters, &Lease { spec: Some(wanted), ..lease }).await?,
+        None => api.create(&parameters, &Lease { metadata: metadata(name), spec: Some(wanted) }).await?,
     };
     Ok(())
 }

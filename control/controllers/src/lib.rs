@@ -70,6 +70,7 @@ pub mod pods;
 pub mod port_ranges;
 pub mod publish;
 pub mod revision;
+pub mod roles;
 pub mod route;
 pub mod route_hosts;
 mod route_reachability;
@@ -109,6 +110,7 @@ use context::ControllerContext;
 use context_change::ContextChange;
 use controller::{Controller, ControllerTask, Watches};
 use revision::RevisionConfig;
+use roles::Role;
 use sources::ping::PingConfig;
 pub use stream_addresses::EventsTlsListener;
 use work_queue::ControllerKind;
@@ -183,18 +185,56 @@ pub async fn run(
     Ok(())
 }
 
-/// All controllers, in the order in which a start restores their state: Revisions before the Routes that send to
-/// them, Routes before the DomainMappings that show them, Brokers before their Triggers.
+/// The controllers of the appliance's roles, in the order in which a start restores their state: Revisions before the Routes
+/// that send to them, Routes before the DomainMappings that show them, Brokers before their Triggers.
 fn controllers(
     config: &ContextConfig,
     revisions: RevisionConfig,
     workloads: Option<WorkloadConfig>,
     pings: PingConfig,
 ) -> Vec<Box<dyn Controller>> {
-    let workloads_here = workloads.is_some();
     let runs_jobs = workloads.as_ref().is_some_and(|workloads| workloads.enabled);
-    let workloads = workload_controllers(&revisions, workloads);
-    let mut list: Vec<Box<dyn Controller>> = vec![
+    let roles = |wanted: &[Role]| wanted.iter().any(|role| config.roles.has(*role));
+    let mut list: Vec<Box<dyn Controller>> = Vec::new();
+    let workload_revisions = revisions.clone();
+    if roles(&[Role::Serving]) {
+        list.extend(serving_controllers(revisions));
+    }
+    if roles(&[Role::Serving, Role::Ingress]) {
+        list.push(Box::new(certificate::CertificateController));
+    }
+    if roles(&[Role::Broker]) {
+        list.push(Box::new(broker::BrokerController));
+        list.push(Box::new(trigger::TriggerController));
+        list.push(Box::new(event_type::EventTypeController));
+    }
+    if roles(&[Role::Broker, Role::Channel]) {
+        list.push(Box::new(event_policy::EventPolicyController));
+    }
+    if roles(&[Role::Channel]) {
+        list.extend(channel_controllers());
+    }
+    if roles(&[Role::Ingress]) {
+        list.push(Box::new(ingress::IngressController::default()));
+    }
+    if roles(&[Role::Serving]) {
+        list.push(Box::new(namespace::NamespaceController::default()));
+        if workloads.is_some() {
+            list.push(Box::new(node::NodeController::default()));
+        }
+        list.extend(workload_controllers(&workload_revisions, workloads));
+    }
+    if roles(&[Role::GatewayApi]) {
+        list.extend(gateway::controllers());
+    }
+    if roles(&[Role::Sources]) {
+        list.extend(source_controllers(pings, runs_jobs));
+    }
+    list
+}
+
+fn serving_controllers(revisions: RevisionConfig) -> Vec<Box<dyn Controller>> {
+    vec![
         Box::new(service::ServiceController),
         Box::new(configuration::ConfigurationController),
         Box::new(revision::RevisionController::new(revisions)),
@@ -202,33 +242,28 @@ fn controllers(
         Box::new(pods::PodsController),
         Box::new(route::RouteController),
         Box::new(domain_mapping::DomainMappingController),
-        Box::new(certificate::CertificateController),
-        Box::new(broker::BrokerController),
-        Box::new(trigger::TriggerController),
-        Box::new(event_type::EventTypeController),
-        Box::new(event_policy::EventPolicyController),
+    ]
+}
+
+fn channel_controllers() -> Vec<Box<dyn Controller>> {
+    vec![
         Box::new(channel::ChannelController),
         Box::new(in_memory_channel::InMemoryChannelController),
         Box::new(subscription::SubscriptionController),
         Box::new(flows::SequenceController),
         Box::new(flows::ParallelController),
-        Box::new(ingress::IngressController::default()),
-        Box::new(namespace::NamespaceController::default()),
+    ]
+}
+
+fn source_controllers(pings: PingConfig, runs_jobs: bool) -> Vec<Box<dyn Controller>> {
+    let mut list: Vec<Box<dyn Controller>> = vec![
+        Box::new(sources::api_server::ApiServerController::new(Arc::clone(&pings.relay))),
+        Box::new(sources::ping::PingController::new(pings)),
+        Box::new(sources::container::ContainerController::default()),
     ];
-    if workloads_here {
-        list.push(Box::new(node::NodeController::default()));
-    }
-    list.extend(workloads);
-    // Of an API of our own: a cluster has controllers for sources, and Gateway API is not followed yet.
-    if config.leader_identity.is_none() {
-        list.extend(gateway::controllers());
-        list.push(Box::new(sources::api_server::ApiServerController::new(Arc::clone(&pings.relay))));
-        list.push(Box::new(sources::ping::PingController::new(pings)));
-        list.push(Box::new(sources::container::ContainerController::default()));
-        list.extend(adapter_controllers());
-        list.push(Box::new(sinks::job_sink::JobSinkController::new(runs_jobs)));
-        list.push(Box::new(sources::binding::BindingController::default()));
-    }
+    list.extend(adapter_controllers());
+    list.push(Box::new(sinks::job_sink::JobSinkController::new(runs_jobs)));
+    list.push(Box::new(sources::binding::BindingController::default()));
     list
 }
 

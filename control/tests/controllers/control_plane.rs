@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sluicegate_control::autoscaler::Autoscaler;
 use sluicegate_control::clock::WallClock;
+use sluicegate_control::controllers::roles::RoleSet;
 use sluicegate_control::controllers::{self, ControllerConfig};
 use sluicegate_control::kinds::shared::{ConditionStatus, HasConditions};
 use sluicegate_control::publish::{Publisher, QuotaConfig};
@@ -109,6 +110,7 @@ impl TestControlPlane {
             gateway_listeners: controllers::listeners::GatewayListenerConfig::default(),
             service_listeners: None,
             publishes_pods: shows_pods,
+            roles: if shows_pods { RoleSet::all() } else { RoleSet::of_followers() },
             leader_identity: (!shows_pods).then(controllers::leader_election::new_identity),
             quotas: QuotaConfig::default(),
             targets: Arc::default(),

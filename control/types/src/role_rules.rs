@@ -67,8 +67,7 @@ pub const EDIT: RoleRule = RoleRule::new(DefaultRole::Edit, WRITE);
 pub const ADMINISTER: RoleRule = RoleRule::new(DefaultRole::Admin, READ_AND_WRITE);
 /// Our controllers read the kind.
 pub const CONTROLLER_READS: RoleRule = RoleRule::new(DefaultRole::Controller, READ);
+/// Our controllers write the kind's statuses.
+pub const CONTROLLER_REPORTS: RoleRule = RoleRule::new(DefaultRole::Controller, UPDATE_STATUS).on(&["status"]);
 /// Our controllers reconcile the kind: they write objects and statuses.
-pub const RECONCILED: &[RoleRule] = &[
-    RoleRule::new(DefaultRole::Controller, MANAGE),
-    RoleRule::new(DefaultRole::Controller, UPDATE_STATUS).on(&["status"]),
-];
+pub const RECONCILED: &[RoleRule] = &[RoleRule::new(DefaultRole::Controller, MANAGE), CONTROLLER_REPORTS];

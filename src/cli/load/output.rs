@@ -1,8 +1,8 @@
 //! Where a report goes, and in which format.
 
 use std::fs::File;
-use std::io::Write as _;
-use std::path::PathBuf;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::Context as _;
@@ -59,7 +59,7 @@ impl FromStr for ReportOutput {
 /// A format with its open file.
 pub(super) struct ReportWriter {
     format: ReportFormat,
-    file: Option<(PathBuf, File)>,
+    file: Option<ReportFile>,
 }
 
 impl ReportWriter {
@@ -69,13 +69,7 @@ impl ReportWriter {
     }
 
     pub(super) fn open(output: &ReportOutput) -> anyhow::Result<Self> {
-        let file = match &output.file {
-            None => None,
-            Some(path) => {
-                let opened = File::create(path).with_context(|| format!("write the report to {}", path.display()))?;
-                Some((path.clone(), opened))
-            }
-        };
+        let file = output.file.as_deref().map(ReportFile::open).transpose()?;
         Ok(Self { format: output.format, file })
     }
 
@@ -83,9 +77,47 @@ impl ReportWriter {
         let text = self.format.render(report);
         match self.file {
             None => tell(&text),
-            Some((path, mut file)) => {
-                file.write_all(text.as_bytes()).with_context(|| format!("write the report to {}", path.display()))
+            Some(file) => file.write(&text),
+        }
+    }
+}
+
+/// The file of a report, opened before the test. A test that fails leaves no file, or the one that was there.
+struct ReportFile {
+    path: PathBuf,
+    file: File,
+    /// It was not there before, and has no report yet.
+    is_new: bool,
+}
+
+impl ReportFile {
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        let create = || match File::create_new(path) {
+            Ok(file) => Ok((file, true)),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                File::options().write(true).open(path).map(|file| (file, false))
             }
+            Err(error) => Err(error),
+        };
+        let (file, is_new) = create().with_context(|| format!("write the report to {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), file, is_new })
+    }
+
+    fn write(mut self, text: &str) -> anyhow::Result<()> {
+        // Pipes and terminals have no length that could be set.
+        if self.file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+            self.file.set_len(0).with_context(|| format!("empty {}", self.path.display()))?;
+        }
+        self.is_new = false;
+        self.file.write_all(text.as_bytes()).with_context(|| format!("write the report to {}", self.path.display()))
+    }
+}
+
+impl Drop for ReportFile {
+    fn drop(&mut self) {
+        if self.is_new {
+            // The error that ended the test is the one to report.
+            let _ = std::fs::remove_file(&self.path);
         }
     }
 }
@@ -102,6 +134,21 @@ mod tests {
         assert_eq!("html:a:b.html".parse(), Ok(html));
         for bad in ["", "pdf", "html:", ":a"] {
             assert!(bad.parse::<ReportOutput>().is_err(), "{bad:?}");
+        }
+    }
+    #[test]
+    fn test_that_fails_leaves_no_file_and_keeps_an_old_report() {
+        let folder = tempfile::tempdir().unwrap();
+        let (new, old) = (folder.path().join("new.json"), folder.path().join("old.json"));
+        std::fs::write(&old, "a longer report of yesterday").unwrap();
+        for path in [&new, &old] {
+            drop(ReportFile::open(path).unwrap());
+        }
+        assert!(!new.exists());
+        assert_eq!(std::fs::read_to_string(&old).unwrap(), "a longer report of yesterday");
+        for path in [&new, &old] {
+            ReportFile::open(path).unwrap().write("{}").unwrap();
+            assert_eq!(std::fs::read_to_string(path).unwrap(), "{}");
         }
     }
 }

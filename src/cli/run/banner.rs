@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal};
 use std::net::SocketAddr;
 
 use anyhow::Result;
+use control::controllers::roles::Role;
 
 use super::listener_name::ListenerName;
 use super::sockets::BoundSockets;
@@ -124,6 +125,9 @@ impl StartBanner {
 }
 
 fn roles(config: &RunConfig) -> Vec<&'static str> {
+    if config.roles.is_chosen() {
+        return config.roles.iter().map(Role::name).collect();
+    }
     let objects = if config.kubeconfig.is_some() { "data plane of a cluster" } else { "control plane" };
     vec!["gateway", "event broker", objects]
 }

@@ -51,6 +51,7 @@ pub(super) fn control_config(
         events_url_base: format!("http://{events}"),
         events_tls: events_tls.map(EventsTls::listener_state),
         publishes_pods: config.kubeconfig.is_none(),
+        roles: config.roles.clone(),
         leader_identity: config.kubeconfig.is_some().then(leader_election::new_identity),
         quotas: config.quotas.clone(),
         targets: Arc::clone(&health.targets),

@@ -10,7 +10,7 @@ use crate::field_errors::FieldErrors;
 use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, VersionConversion};
 use crate::printer_column::{AGE, PrinterColumn};
 use crate::resource;
-use crate::role_rules::VIEW;
+use crate::role_rules::{CONTROLLER_READS, CONTROLLER_REPORTS, VIEW};
 
 resource! {
     /// `gateway.networking.k8s.io/v1` GatewayClass. Lives in no namespace.
@@ -66,7 +66,7 @@ impl ResourceStrategy for GatewayClass {
             AGE,
             PrinterColumn { priority: 1, ..upstream_column("Description", ".spec.description") },
         ],
-        role_rules: &[VIEW],
+        role_rules: &[VIEW, CONTROLLER_READS, CONTROLLER_REPORTS],
         ..GATEWAY_API
     };
 

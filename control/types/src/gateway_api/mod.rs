@@ -22,7 +22,7 @@ use stream_route::{TcpRoute, TlsRoute, UdpRoute};
 use crate::custom_kinds::UpstreamDefinition;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, VersionConversion};
 use crate::printer_column::{CustomColumn, PrinterColumn, column};
-use crate::role_rules::{EDIT, VIEW};
+use crate::role_rules::{CONTROLLER_READS, CONTROLLER_REPORTS, EDIT, VIEW};
 
 pub const GROUP: &str = "gateway.networking.k8s.io";
 /// What a GatewayClass names to be ours.
@@ -36,7 +36,7 @@ const GATEWAY_API: KindMeta = KindMeta {
     version: "v1",
     categories: &["gateway-api"],
     has_status: true,
-    role_rules: &[VIEW, EDIT],
+    role_rules: &[VIEW, EDIT, CONTROLLER_READS, CONTROLLER_REPORTS],
     ..CORE
 };
 

@@ -8,6 +8,7 @@ use super::{GATEWAY_API, same_fields};
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, VersionConversion};
 use crate::resource;
+use crate::role_rules::{CONTROLLER_READS, EDIT, VIEW};
 
 resource! {
     /// `gateway.networking.k8s.io/v1` ReferenceGrant.
@@ -54,6 +55,7 @@ impl ResourceStrategy for ReferenceGrant {
         singular: "referencegrant",
         short_names: &["refgrant"],
         has_status: false,
+        role_rules: &[VIEW, EDIT, CONTROLLER_READS],
         ..GATEWAY_API
     };
 
