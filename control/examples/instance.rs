@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use sluicegate_control::runtime::{
     ContainerImage, HostConfig, InitProgram, InstanceCredentials, InstanceReport, InstanceReporter, InstanceSpec,
-    ProbeCheck, ProbeSpec, ProcessRuntime, Runtime, init,
+    ProbeCheck, ProbeSpec, ProcessRuntime, RestartPolicy, Runtime, init,
 };
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -85,6 +85,7 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
         mounts: Vec::new(),
         credentials: InstanceCredentials::default(),
         read_only_root: false,
+        restart: RestartPolicy::default(),
         resources: sluicegate_control::runtime::ResourceLimits::default(),
         termination_message: None,
         startup: None,
@@ -104,6 +105,7 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
             InstanceReport::Unready => println!("not ready"),
             InstanceReport::NotReadyReason(why) => println!("not ready yet: {why}"),
             InstanceReport::Sidecars(_) | InstanceReport::Ports(_) => {} // it has none
+            InstanceReport::Restarting(_) | InstanceReport::Restarted => {} // its end is the instance's
             InstanceReport::Exited(gone) => return Err(gone.message.into()),
         }
     }

@@ -95,6 +95,40 @@ fn pod_that_crashes_is_restarted_and_counted() {
     }
 }
 
+/// As in Kubernetes: the main container is started again alone, while a sidecar runs on and init containers do not run again. Each
+/// counts its own restarts, and the log of the run before can be read.
+#[test]
+fn container_that_ends_is_restarted_alone() {
+    let appliance = setup().start();
+    let api = appliance.api();
+    let main = shell("main", "echo main $$$$; sleep 0.3; exit 3");
+    let mut crashing = pod("crashing", "Always", &[main, shell("side", "echo side; exec sleep 1000")]);
+    crashing["spec"]["initContainers"] = json!([shell("before", "echo before")]);
+    api.create(&crashing);
+    let of = |pod: &Value, name: &str| {
+        let all = pod["status"]["containerStatuses"].as_array().cloned().unwrap_or_default();
+        all.into_iter().find(|one| one["name"] == name).unwrap_or_default()
+    };
+    let shown = wait_pod(api, "crashing", |pod| {
+        let main = of(pod, "main");
+        main["restartCount"].as_i64() >= Some(2) && main["state"]["waiting"]["reason"] == "CrashLoopBackOff"
+    });
+    let (main, side) = (of(&shown, "main"), of(&shown, "side"));
+    assert_eq!(main["lastState"]["terminated"]["exitCode"], 3, "{shown}");
+    assert_eq!((&side["restartCount"], &side["ready"]), (&json!(0), &json!(true)), "{shown}");
+    assert!(side["state"]["running"].is_object() && side["lastState"].is_null(), "{shown}");
+    assert_eq!(shown["status"]["initContainerStatuses"][0]["restartCount"], 0, "{shown}");
+    for (name, wanted) in [("before", "before\n"), ("side", "side\n")] {
+        assert_eq!(log(api, "crashing", &format!("?container={name}")), wanted);
+    }
+    let running = wait_pod(api, "crashing", |pod| of(pod, "main")["state"]["running"].is_object());
+    let (now, before) = (log(api, "crashing", ""), log(api, "crashing", "?previous=true"));
+    assert!([&now, &before].iter().all(|log| log.starts_with("main ") && log.lines().count() == 1), "{before} {now}");
+    assert!(before != now, "{running}");
+    let refused = log(api, "crashing", "?previous=true&container=side");
+    assert!(refused.contains("previous terminated container"), "{refused}");
+}
+
 #[test]
 fn init_containers_run_before_and_sidecars_beside() {
     let appliance = setup().start();

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use runtime::{
     ExitCause, InstanceCredentials, InstanceExit, InstanceHandle, InstanceReporter, InstanceSpec, ProbeCheck,
-    ProbeSpec, ResourceLimits, Runtime,
+    ProbeSpec, ResourceLimits, RestartPolicy, Runtime,
 };
 
 /// How an instance behaves.
@@ -189,6 +189,7 @@ pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         mounts: Vec::new(),
         credentials: InstanceCredentials::default(),
         read_only_root: false,
+        restart: RestartPolicy::default(),
         resources: ResourceLimits::default(),
         termination_message: None,
         startup: None,

@@ -101,6 +101,8 @@ impl AutoscalerTask {
             InstanceReport::Ready { address, protocol } => scaler.on_ready(id, (address, protocol), now),
             // Requests of Revisions come to one port.
             InstanceReport::Ports(_) => {}
+            // A program that is started again by itself is a Pod's.
+            InstanceReport::Restarting(_) | InstanceReport::Restarted => {}
             InstanceReport::Unready => scaler.on_unready(id),
             InstanceReport::Sidecars(others) => scaler.on_sidecars(id, others),
             InstanceReport::NotReadyReason(why) => scaler.on_not_ready_reason(id, why),

@@ -24,6 +24,7 @@ mod process;
 mod remove_tree;
 mod report;
 mod resources;
+mod restart;
 mod sandbox_spec;
 pub mod sessions;
 mod spec;
@@ -44,8 +45,9 @@ pub use ports::InstancePorts;
 pub use remove_tree::remove_tree;
 pub use report::{ExitCause, InstanceExit, InstanceHandle, InstanceReport, InstanceReporter, Runtime, SidecarStatus};
 pub use resources::ResourceLimits;
+pub use restart::RestartPolicy;
 pub use spec::{
-    ContainerImage, InstanceCredentials, InstanceSpec, PodIdentity, ProbeCheck, ProbeSpec, Sidecar, SidecarRestart,
+    ContainerImage, InstanceCredentials, InstanceSpec, PodIdentity, ProbeCheck, ProbeSpec, Sidecar,
     TerminationMessagePath,
 };
 pub use supervisor::ProcessRuntime;
@@ -84,6 +86,7 @@ mod tests {
             termination_grace_period: Duration::from_secs(10),
             init_containers: Vec::new(),
             sidecars: Vec::new(),
+            restart: RestartPolicy::default(),
         }
     }
 }

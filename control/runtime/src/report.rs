@@ -50,7 +50,7 @@ pub trait InstanceHandle: Send {
 }
 
 /// The state of a sidecar or an init container: an init container is ready when it has succeeded.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SidecarStatus {
     pub name: String,
     pub ready: bool,
@@ -61,6 +61,8 @@ pub struct SidecarStatus {
     pub finished_at: Option<Timestamp>,
     /// How it last ended, if it has ended.
     pub last_exit: Option<InstanceExit>,
+    /// It has a process; one that has ended and has none waits for its next start.
+    pub is_running: bool,
     /// It has ended, and is not started again.
     pub ended: bool,
 }
@@ -78,6 +80,10 @@ pub enum InstanceReport {
     Sidecars(Vec<SidecarStatus>),
     /// It is not ready yet, for this reason.
     NotReadyReason(String),
+    /// Its own program has ended and is started again after a delay. The other containers run on.
+    Restarting(InstanceExit),
+    /// It was started again.
+    Restarted,
     /// It has ended, with all its processes.
     Exited(InstanceExit),
 }
@@ -154,6 +160,14 @@ impl InstanceReporter {
 
     pub fn not_ready_reason(&self, why: String) {
         self.send(InstanceReport::NotReadyReason(why));
+    }
+
+    pub fn restarting(&self, exit: InstanceExit) {
+        self.send(InstanceReport::Restarting(exit));
+    }
+
+    pub fn restarted(&self) {
+        self.send(InstanceReport::Restarted);
     }
 
     pub fn exited(&self, gone: InstanceExit) {

@@ -10,6 +10,7 @@ use rustix::process::Signal;
 use crate::capabilities::Capabilities;
 use crate::limits;
 use crate::resources::ResourceLimits;
+use crate::restart::RestartPolicy;
 use crate::volumes::{InstanceMount, InstanceVolume};
 
 /// The program to run, and how its readiness is detected.
@@ -58,6 +59,8 @@ pub struct InstanceSpec {
     pub init_containers: Vec<Sidecar>,
     /// The sidecars, which run as long as it does.
     pub sidecars: Vec<Sidecar>,
+    /// What follows its end.
+    pub restart: RestartPolicy,
 }
 
 impl InstanceSpec {
@@ -101,35 +104,9 @@ pub struct Sidecar {
     pub name: String,
     /// It is ready when it says so; else as soon as it runs. One that runs before the others is never asked.
     pub has_readiness_probe: bool,
-    /// What follows its end.
-    pub restart: SidecarRestart,
     /// How it runs. Its `port` is the one its probes use, its resources are counted with the instance's, and it has
     /// no init containers or sidecars of its own.
     pub spec: InstanceSpec,
-}
-
-/// What follows the end of a container beside the instance's own.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum SidecarRestart {
-    /// Another start; the third failure in a row ends the instance.
-    #[default]
-    EndsInstance,
-    /// Another start, for as long as the instance runs.
-    Always,
-    /// Another start, unless it ended with exit code 0.
-    OnFailure,
-    Never,
-}
-
-impl SidecarRestart {
-    /// Whether another start follows.
-    pub(crate) fn restarts_after(self, succeeded: bool) -> bool {
-        match self {
-            Self::EndsInstance | Self::Always => true,
-            Self::OnFailure => !succeeded,
-            Self::Never => false,
-        }
-    }
 }
 
 /// Where an instance writes a message about its end.

@@ -18,6 +18,9 @@ pub fn log_files(folder: &Path, namespace: &str, revision: &str) -> Vec<PathBuf>
     current_logs(&folder.join(file_name(namespace)).join(file_name(revision)))
 }
 
+/// After the name of a container in a Pod: the log of its run before the present one. No container has an underscore in its name.
+pub const PREVIOUS_SUFFIX: &str = "_previous";
+
 /// Characters kept of a Pod's name, so that its folder has a name that file systems take.
 const POD_NAME_CHARS_MAX: usize = 200;
 

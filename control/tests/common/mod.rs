@@ -38,6 +38,7 @@ pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         mounts: Vec::new(),
         credentials: InstanceCredentials::default(),
         read_only_root: false,
+        restart: sluicegate_control::runtime::RestartPolicy::default(),
         resources: sluicegate_control::runtime::ResourceLimits::default(),
         termination_message: None,
         startup: None,

@@ -4,9 +4,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 
 use rustix::process::Signal;
 use sluicegate_control::runtime::volumes::{InstanceMount, InstanceVolume, VolumeContent, VolumeFile, VolumeMedium};
-use sluicegate_control::runtime::{
-    ContainerImage, InstanceCredentials, ResourceLimits, Sidecar, SidecarRestart, may_mount,
-};
+use sluicegate_control::runtime::{ContainerImage, InstanceCredentials, ResourceLimits, Sidecar, may_mount};
 
 use super::probes::asks;
 use super::*;
@@ -167,12 +165,8 @@ async fn sidecars_and_init_containers_have_images_of_their_own() {
         readiness: asks("test -e /srv/shared/beside", 3),
         ..container(image, script)
     };
-    let other = |name: &str, script: &str| Sidecar {
-        name: name.into(),
-        has_readiness_probe: false,
-        restart: SidecarRestart::default(),
-        spec: with(&side, script),
-    };
+    let other =
+        |name: &str, script: &str| Sidecar { name: name.into(), has_readiness_probe: false, spec: with(&side, script) };
     let mut spec = with(&main, "cat /srv/shared/first /etc/image; echo; test -e /srv/mine && echo theirs; sleep 1000");
     spec.init_containers = vec![other("first", "cat /etc/image >/srv/shared/first; touch /srv/mine")];
     spec.sidecars = vec![other("beside", "test -e /srv/mine || cat /etc/image >/srv/shared/beside; sleep 1000")];

@@ -1,10 +1,10 @@
 //! Init containers.
 
 use super::*;
-use sluicegate_control::runtime::{Sidecar, SidecarRestart, SidecarStatus};
+use sluicegate_control::runtime::{Sidecar, SidecarStatus};
 
 fn before(name: &str, script: &str) -> Sidecar {
-    Sidecar { name: name.into(), has_readiness_probe: false, restart: SidecarRestart::default(), spec: shell(script) }
+    Sidecar { name: name.into(), has_readiness_probe: false, spec: shell(script) }
 }
 
 /// An instance that listens, after `scripts`, which are called `one`, `two` and so on and find a file in `FILE`.

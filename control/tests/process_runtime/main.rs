@@ -11,6 +11,7 @@ mod init_containers;
 mod ports;
 mod prefork_pool;
 mod probes;
+mod restarts;
 mod sidecars;
 mod user_namespaces;
 mod volumes;

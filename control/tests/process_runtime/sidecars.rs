@@ -1,12 +1,12 @@
 //! Sidecar containers.
 
 use super::*;
-use sluicegate_control::runtime::{Sidecar, SidecarRestart, SidecarStatus};
+use sluicegate_control::runtime::{Sidecar, SidecarStatus};
 
 const NAME: &str = "helper";
 
 fn sidecar_running(script: &str) -> Sidecar {
-    Sidecar { name: NAME.into(), has_readiness_probe: false, restart: SidecarRestart::default(), spec: shell(script) }
+    Sidecar { name: NAME.into(), has_readiness_probe: false, spec: shell(script) }
 }
 
 fn with(sidecar: Sidecar) -> InstanceSpec {
@@ -21,6 +21,7 @@ fn sidecar_report(ready: bool, restarts: u32) -> InstanceReport {
         started_at: None,
         finished_at: None,
         last_exit: None,
+        is_running: ready,
         ended: false,
     }])
 }

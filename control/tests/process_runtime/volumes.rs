@@ -7,9 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sluicegate_control::runtime::volumes::{InstanceMount, InstanceVolume, VolumeContent, VolumeFile, VolumeMedium};
-use sluicegate_control::runtime::{
-    InstanceReport, InstanceSpec, ProbeCheck, ProbeSpec, Runtime, Sidecar, SidecarRestart, may_mount,
-};
+use sluicegate_control::runtime::{InstanceReport, InstanceSpec, ProbeCheck, ProbeSpec, Runtime, Sidecar, may_mount};
 
 use super::{TestRuntimeHost, shell};
 
@@ -144,8 +142,7 @@ async fn an_empty_folder_in_memory_has_a_size_and_goes_with_its_instance() {
         spec
     };
     let spec = on("echo x > /tmp/from-sidecar; sleep 1000");
-    let helper_sidecar =
-        Sidecar { name: "helper".into(), has_readiness_probe: false, restart: SidecarRestart::default(), spec };
+    let helper_sidecar = Sidecar { name: "helper".into(), has_readiness_probe: false, spec };
     let seen = words(&host, InstanceSpec { sidecars: vec![helper_sidecar], ..on(script) }).await;
     assert_eq!(seen, ["tmpfs", "fits", "full"]);
     let mounted = fs::read_to_string("/proc/self/mountinfo").unwrap();

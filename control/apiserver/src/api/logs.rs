@@ -135,13 +135,22 @@ fn text(value: &Value) -> Option<String> {
     value.as_str().map(str::to_owned)
 }
 
-/// The id that `this` had in the instance before. Only of the container that serves a Pod says how it ended.
+/// The id that `this` had before its last restart, or in the instance before. In an instance of a Revision, only the container that
+/// serves says how it ended.
 fn previous_container_id(pod: &Value, this: &Value) -> Option<String> {
+    let last = |one: &Value| text(&one["lastState"]["terminated"]["containerID"]);
+    if let Some(id) = last(this) {
+        return Some(id);
+    }
     let serving = container(pod, None)?;
-    let id = serving["lastState"]["terminated"]["containerID"].as_str()?;
+    // In a Pod, the others were not restarted with it.
+    let id = last(serving).filter(|id| parse_container_id(id).is_some_and(|(_, sidecar)| sidecar.is_none()))?;
+    if serving["containerID"] == id {
+        return None;
+    }
     Some(match this["name"].as_str() {
         Some(name) if this["name"] != serving["name"] => format!("{id}/{name}"),
-        _ => id.to_owned(),
+        _ => id,
     })
 }
 
@@ -231,5 +240,11 @@ mod tests {
             assert_eq!(asked(&failed, name).as_deref(), Some(wanted));
         }
         assert_eq!(asked(&pod(Value::Null), Some("beside")), None);
+
+        // In a Pod, one container alone was started again.
+        let log = format!("process://71/{}", instance_logs::PREVIOUS_SUFFIX);
+        let restarted = pod(json!({ "terminated": { "containerID": log } }));
+        assert_eq!(asked(&restarted, Some("app")), Some(log));
+        assert_eq!(asked(&restarted, Some("beside")), None);
     }
 }

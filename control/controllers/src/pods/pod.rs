@@ -396,6 +396,7 @@ mod tests {
         let after = |ms| Timestamp::from_millisecond(ms).ok();
         let (began, ended) = (after(1_500), after(4_500).filter(|_| ready));
         SidecarStatus {
+            is_running: true,
             name: name.into(),
             ready,
             restarts: 0,

@@ -18,7 +18,7 @@ use super::{devices, downward_api, ports, probes};
 use crate::publish::BackendSpec;
 use autoscaler::{RevisionPlan, SparePolicy};
 use runtime::volumes::{InstanceMount, is_contained_path};
-use runtime::{InstanceSpec, ProbeSpec, ResourceLimits, Sidecar, SidecarRestart};
+use runtime::{InstanceSpec, ProbeSpec, ResourceLimits, RestartPolicy, Sidecar};
 use types::duration;
 use types::serving::annotations::{
     CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_READINESS, RUNTIME_VOLUMES, SERVICE,
@@ -39,12 +39,7 @@ pub fn plan(revision: &Revision, given: &PlanInputs<'_>) -> Result<RevisionPlan,
         // The instance has one message about its end, and that is the serving one's.
         let spec = InstanceSpec { termination_message: None, ..instance(revision, container, given)? };
         let is_probed = container.readiness_probe.is_some();
-        Ok(Sidecar {
-            name: container.name.clone(),
-            has_readiness_probe: is_probed,
-            restart: SidecarRestart::default(),
-            spec,
-        })
+        Ok(Sidecar { name: container.name.clone(), has_readiness_probe: is_probed, spec })
     };
     let mut sidecars = revision.spec.sidecars().map(other).collect::<Result<Vec<_>, RevisionError>>()?;
     let before = revision.spec.init_containers.iter().map(other);
@@ -120,6 +115,7 @@ fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) 
             true => container_credentials(container, meta)?,
             false => process_credentials(container, meta, (given.default_user, given.guarded))?,
         },
+        restart: RestartPolicy::default(),
         read_only_root: security(container).read_only_root_filesystem == Some(true),
         resources: downward_api::resources(container)?,
         termination_message: match is_container {

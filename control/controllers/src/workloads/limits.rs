@@ -4,13 +4,6 @@ use std::time::Duration;
 
 /// Pods that clients wrote and this host runs. Each costs a process at least, and a kubelet runs 110.
 pub const PODS_MAX: usize = 1000;
-/// Before the second start after a failure; twice as long each time, up to the next. A kubelet's first is 10 s, for hosts
-/// that look for an image each time.
-pub const RESTART_DELAY_MIN: Duration = Duration::from_secs(1);
-/// A kubelet's bound of `CrashLoopBackOff`.
-pub const RESTART_DELAY_MAX: Duration = Duration::from_secs(300);
-/// A Pod that ran for this long was well, and its end is a first failure again; a kubelet's figure.
-pub const RESTART_HEALTHY_AFTER: Duration = Duration::from_secs(600);
 /// A Pod has no deadline for its readiness, as in Kubernetes: ten years.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// For the end of a Pod whose object is already gone.

@@ -1,8 +1,8 @@
 //! Runs Pods on the runtime: the only module of workloads that knows it.
 //!
 //! A Pod is one instance at a time. One task owns all of them, so no lock is held while it works; what others may know
-//! is a snapshot ([`PodRunner::run`]). An instance that ends is started again as the Pod's restart policy says, each
-//! time later than the last. When a Pod is to start and to go is its controller's business.
+//! is a snapshot ([`PodRunner::run`]). The instance starts each of its containers again as the Pod's restart policy says. One
+//! that could not be started at all is started again as a whole. When a Pod is to start and to go is its controller's business.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -14,18 +14,10 @@ use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use super::limits::{CHANGES_MAX, FORGOTTEN_GRACE, RESTART_DELAY_MAX, RESTART_DELAY_MIN, RESTART_HEALTHY_AFTER};
+use super::limits::{CHANGES_MAX, FORGOTTEN_GRACE};
 use autoscaler::LastTermination;
 use runtime::{ExitCause, InstanceExit, InstanceHandle, InstanceIds, InstancePorts, InstanceReport, InstanceReporter};
 use runtime::{InstanceSpec, Runtime, SidecarStatus};
-
-/// What follows the end of a Pod's containers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RestartPolicy {
-    Always,
-    OnFailure,
-    Never,
-}
 
 /// What a Pod does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +26,9 @@ pub enum RunPhase {
     Ready,
     /// It was ready, and is not.
     Unready,
-    /// It ended, and is started again.
+    /// Its main container has ended and is started again. The others run on.
+    Restarting,
+    /// All of it ended, and is started again.
     BackOff,
     Stopping,
     /// It ended, and is not started again.
@@ -49,14 +43,15 @@ pub struct PodRun {
     /// The number of its instance, or of its last one.
     pub id: u64,
     pub phase: RunPhase,
-    pub restarts: u32,
+    /// By container, the restarts before its present instance; the main container's in it too.
+    pub restarts: BTreeMap<String, u32>,
     /// Known once it was ready.
     pub address: Option<SocketAddr>,
     /// Where its further container ports are.
     pub ports: InstancePorts,
-    /// Of its instance.
+    /// Of its main container.
     pub started_at: Timestamp,
-    /// How the last instance ended.
+    /// How the main container last ended.
     pub last: Option<LastTermination>,
     pub sidecars: Vec<SidecarStatus>,
     pub not_ready_reason: Option<String>,
@@ -68,9 +63,10 @@ pub struct PodRun {
 #[derive(Debug, Clone)]
 pub struct PodLaunch {
     pub spec: Arc<InstanceSpec>,
-    pub restart: RestartPolicy,
-    /// Starts that an earlier run of the appliance made.
-    pub restarts: u32,
+    /// The name of its main container.
+    pub main: String,
+    /// By container, the starts that an earlier run of the appliance made.
+    pub restarts: BTreeMap<String, u32>,
     /// By container, the image that its tag stands for.
     pub images: Arc<BTreeMap<String, String>>,
 }
@@ -289,7 +285,7 @@ impl RunnerTask {
         while let Some((at, uid)) = self.due.first().cloned().filter(|(at, _)| *at <= now) {
             self.due.remove(&(at, Arc::clone(&uid)));
             if let Some(pod) = self.pods.get_mut(&uid) {
-                pod.run.restarts = pod.run.restarts.saturating_add(1);
+                pod.count_restarts();
             }
             self.start(&uid, queue);
         }
@@ -316,6 +312,8 @@ impl RunnerTask {
             InstanceReport::Unready => {}
             InstanceReport::Sidecars(all) => pod.run.sidecars = all,
             InstanceReport::NotReadyReason(why) => pod.run.not_ready_reason = Some(why),
+            InstanceReport::Restarting(exit) => pod.on_restarting(exit),
+            InstanceReport::Restarted => pod.on_restarted(),
             InstanceReport::Exited(exit) => {
                 if let Some(at) = pod.on_exit(exit) {
                     self.due.insert((at, Arc::clone(&uid)));
@@ -356,7 +354,7 @@ impl RunnerEntry {
             name: spec.pod.as_ref().map(|pod| pod.name.clone()).unwrap_or_default(),
             id: 0,
             phase: RunPhase::Starting,
-            restarts: launch.restarts,
+            restarts: launch.restarts.clone(),
             address: None,
             ports: InstancePorts::default(),
             started_at: Timestamp::now(),
@@ -372,61 +370,56 @@ impl RunnerEntry {
         self.launch.spec.termination_grace_period
     }
 
-    /// Its instance has ended. Returns when it is to be started again.
-    fn on_exit(&mut self, exit: InstanceExit) -> Option<Instant> {
+    fn set_last_end(&mut self, exit: InstanceExit) {
         let InstanceExit { cause, message } = exit;
-        let again = self.run.phase != RunPhase::Stopping && self.launch.restart.restarts_after(&cause);
         let (id, started_at) = (self.run.id, self.run.started_at);
         self.run.last = Some(LastTermination { id, cause, message, started_at, finished_at: Timestamp::now() });
-        (self.handle, self.run.address) = (None, None);
+        self.run.address = None;
+    }
+
+    /// Its main container has ended, and is started again.
+    fn on_restarting(&mut self, exit: InstanceExit) {
+        self.set_last_end(exit);
+        if self.run.phase != RunPhase::Stopping {
+            self.run.phase = RunPhase::Restarting;
+        }
+    }
+
+    fn on_restarted(&mut self) {
+        add(&mut self.run.restarts, &self.launch.main, 1);
+        self.run.started_at = Timestamp::now();
+        if self.run.phase != RunPhase::Stopping {
+            (self.run.phase, self.run.not_ready_reason) = (RunPhase::Starting, None);
+        }
+    }
+
+    /// All of it is started again: what its last instance counted is kept.
+    fn count_restarts(&mut self) {
+        for one in &self.run.sidecars {
+            add(&mut self.run.restarts, &one.name, one.restarts.saturating_add(1));
+        }
+        add(&mut self.run.restarts, &self.launch.main, 1);
+    }
+
+    /// Its instance has ended. Returns when it is to be started again.
+    fn on_exit(&mut self, exit: InstanceExit) -> Option<Instant> {
+        let restart = self.launch.spec.restart;
+        let again = self.run.phase != RunPhase::Stopping && restart.restarts_after(exit.cause == ExitCause::Exited(0));
+        self.set_last_end(exit);
+        self.handle = None;
         if !again {
             self.run.phase = RunPhase::Ended;
             return None;
         }
-        let ran = self.began.elapsed();
-        self.failures = if ran >= RESTART_HEALTHY_AFTER { 1 } else { self.failures.saturating_add(1) };
+        self.failures = restart.failures_after(self.failures, self.began.elapsed());
         self.run.phase = RunPhase::BackOff;
-        let at = Instant::now() + restart_delay(self.failures);
+        let at = Instant::now() + restart.delay(self.failures);
         self.restart_at = Some(at);
         Some(at)
     }
 }
 
-impl RestartPolicy {
-    fn restarts_after(self, cause: &ExitCause) -> bool {
-        match self {
-            Self::Always => true,
-            Self::OnFailure => *cause != ExitCause::Exited(0),
-            Self::Never => false,
-        }
-    }
-}
-
-/// After so many ends in a row. The first is followed by a start at once, as in a kubelet.
-fn restart_delay(failures: u32) -> Duration {
-    match failures {
-        0 | 1 => Duration::ZERO,
-        more => RESTART_DELAY_MIN.saturating_mul(1 << (more - 2).min(16)).min(RESTART_DELAY_MAX),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn restart_after_several_failures_comes_later_each_time() {
-        let delays = [1, 2, 3, 4].map(restart_delay);
-        assert_eq!(delays, [Duration::ZERO, RESTART_DELAY_MIN, RESTART_DELAY_MIN * 2, RESTART_DELAY_MIN * 4]);
-        assert_eq!(restart_delay(u32::MAX), RESTART_DELAY_MAX);
-    }
-
-    #[test]
-    fn restart_policy_decides_what_follows_an_exit() {
-        let (good, bad) = (ExitCause::Exited(0), ExitCause::Signaled(9));
-        let of = |policy: RestartPolicy| [policy.restarts_after(&good), policy.restarts_after(&bad)];
-        assert_eq!(of(RestartPolicy::Always), [true, true]);
-        assert_eq!(of(RestartPolicy::OnFailure), [false, true]);
-        assert_eq!(of(RestartPolicy::Never), [false, false]);
-    }
+fn add(restarts: &mut BTreeMap<String, u32>, container: &str, more: u32) {
+    let count = restarts.entry(container.to_owned()).or_default();
+    *count = count.saturating_add(more);
 }

@@ -5,6 +5,7 @@
 //! starts can be outside; if no process joined a group for some seconds, that costs 3.5 ms (the kernel waits for
 //! all processors). Where groups may not be created, the log says why, and instances run without.
 
+use std::cell::Cell;
 use std::fs;
 use std::io;
 use std::os::fd::AsFd;
@@ -48,6 +49,8 @@ pub(crate) struct InstanceCgroup {
     /// The name of each of its folders: the instance's id, or that of an earlier one, a hyphen and a number.
     name: String,
     folders: Vec<PathBuf>,
+    /// Kills by the kernel that [`InstanceCgroup::was_out_of_memory`] has reported.
+    kills_reported: Cell<u64>,
 }
 
 impl CgroupManager {
@@ -165,7 +168,7 @@ impl CgroupManager {
 impl InstanceCgroup {
     /// None yet, and none is created before something is added.
     pub(crate) fn new(name: String) -> Self {
-        Self { name, folders: Vec::new() }
+        Self { name, folders: Vec::new(), kills_reported: Cell::default() }
     }
 
     /// Creates the group's folders below `above` and sets them up. A folder that could not be set up is removed again, and
@@ -198,14 +201,16 @@ impl InstanceCgroup {
         self.folders.iter().map(|folder| folder.join("cgroup.freeze")).find(|file| file.exists())
     }
 
-    /// Whether the kernel killed a process in it because of its memory limit.
+    /// Whether the kernel has killed a process in it because of its memory limit, since this was asked last.
     pub(crate) fn was_out_of_memory(&self) -> bool {
         let files = self.folders.iter().flat_map(|f| [f.join("memory.events"), f.join("memory.oom_control")]);
-        let mut texts = files.filter_map(|file| fs::read_to_string(file).ok());
-        texts.any(|text| {
-            let counts = text.lines().filter_map(|line| line.strip_prefix("oom_kill "));
-            counts.filter_map(|count| count.trim().parse::<u64>().ok()).any(|count| count > 0)
-        })
+        let texts = files.filter_map(|file| fs::read_to_string(file).ok());
+        let kills = texts.filter_map(|text| {
+            let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "))?;
+            count.trim().parse::<u64>().ok()
+        });
+        let kills = kills.max().unwrap_or_default();
+        self.kills_reported.replace(kills) < kills
     }
 
     /// Removes it after all its processes have ended. The kernel may need a moment to see that.

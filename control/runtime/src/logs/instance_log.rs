@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use support::instance_logs::files_by_instance;
+use support::instance_logs::{PREVIOUS_SUFFIX, files_by_instance};
 use tokio::net::unix::pipe;
 use tokio::task::coop::consume_budget;
 
@@ -97,6 +97,8 @@ pub(crate) struct InstanceLog {
     id: u64,
     revision: String,
     path: PathBuf,
+    /// The log of the program's run before this one.
+    previous: PathBuf,
     /// `None` while the disk does not let us open it.
     file: Option<File>,
     bytes: u64,
@@ -124,7 +126,8 @@ impl InstanceLog {
     /// The log `folder/ID.log`; makes room for it among the logs of earlier instances.
     pub(crate) fn open(folder: &Path, id: u64, revision: &str, output: &Rc<Output>) -> Self {
         Self::prune(folder);
-        Self::at(folder.join(format!("{id}.log")), id, revision, output)
+        let paths = (folder.join(format!("{id}.log")), folder.join(format!("{id}.{PREVIOUS_SUFFIX}.log")));
+        Self::at(paths, id, revision, output)
     }
 
     /// ... which is due sooner if others write before it does.
@@ -136,10 +139,11 @@ impl InstanceLog {
 
     /// The log `folder/ID.NAME.log` of its sidecar.
     pub(crate) fn open_sidecar(folder: &Path, id: u64, (revision, name): (&str, &str), output: &Rc<Output>) -> Self {
-        Self::at(folder.join(format!("{id}.{name}.log")), id, revision, output)
+        let file = |name: &str| folder.join(format!("{id}.{name}.log"));
+        Self::at((file(name), file(&format!("{name}{PREVIOUS_SUFFIX}"))), id, revision, output)
     }
 
-    fn at(path: PathBuf, id: u64, revision: &str, output: &Rc<Output>) -> Self {
+    fn at((path, previous): (PathBuf, PathBuf), id: u64, revision: &str, output: &Rc<Output>) -> Self {
         let tail = VecDeque::with_capacity(TAIL_LINES_MAX);
         let (revision, echo, pace) =
             (revision.to_owned(), OutputLimiter::default(), OutputPace::new(Rc::clone(output)));
@@ -148,6 +152,7 @@ impl InstanceLog {
             id,
             revision,
             path,
+            previous,
             file: None,
             bytes: 0,
             lines_lost: 0,
@@ -199,6 +204,32 @@ impl InstanceLog {
             );
         }
         pause
+    }
+
+    /// The program was started again, and its output follows that of the run before.
+    pub(crate) fn resume(&mut self) {
+        self.is_draining = false;
+    }
+
+    /// The same, with a log of its own; that of the run before is kept beside it.
+    pub(crate) fn begin_again(&mut self) {
+        self.resume();
+        self.tail.clear();
+        (self.file, self.bytes) = (None, 0);
+        let older = |path: &Path| path.with_extension("log.1");
+        for (path, previous) in [(older(&self.path), older(&self.previous)), (self.path.clone(), self.previous.clone())]
+        {
+            let moved = match fs::rename(&path, &previous) {
+                // It wrote nothing, and what it wrote before is older than the run before.
+                Err(why) if why.kind() == io::ErrorKind::NotFound => fs::remove_file(&previous),
+                moved => moved,
+            };
+            if let Err(why) = moved
+                && why.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(path = %path.display(), %why, "the log of the run before is not kept");
+            }
+        }
     }
 
     /// Reads what is left without pauses.
@@ -335,6 +366,26 @@ mod tests {
         sizes.sort();
         let mib = 1024 * 1024;
         assert_eq!(sizes, [("7.log".to_owned(), 3 * mib), ("7.log.1".to_owned(), 4 * mib)]);
+    }
+
+    #[test]
+    fn program_that_is_started_again_has_a_new_log_and_that_of_the_run_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = InstanceLog::open(dir.path(), 7, "r", &Rc::default());
+        let mut sidecar = InstanceLog::open_sidecar(dir.path(), 7, ("r", "helper"), &Rc::default());
+        for line in [b"one\n", b"two\n", b"six\n"] {
+            for log in [&mut log, &mut sidecar] {
+                log.begin_again();
+                log.append(OutputStream::Stdout, line);
+            }
+        }
+        assert_eq!(log.tail(), "six");
+        let ends_with = |name: &str, text: &str| fs::read_to_string(dir.path().join(name)).unwrap().ends_with(text);
+        assert!(ends_with("7.log", "F six\n") && ends_with("7._previous.log", "F two\n"));
+        assert!(ends_with("7.helper.log", "F six\n") && ends_with("7.helper_previous.log", "F two\n"));
+        log.begin_again();
+        log.begin_again(); // it wrote nothing
+        assert!(!dir.path().join("7._previous.log").exists());
     }
 
     /// RT-LIFE-09: a crash loop holds the logs of its last instances only.

@@ -20,7 +20,7 @@ pub(crate) struct SessionRegistry {
 impl SessionRegistry {
     /// The processes of all of them.
     pub(super) fn processes(&self) -> Vec<InstanceProcesses> {
-        self.instances.borrow().values().filter_map(|one| one.processes.clone()).collect()
+        self.instances.borrow().values().filter_map(|one| one.processes.borrow().clone()).collect()
     }
 
     pub(super) fn get(&self, instance: u64) -> Option<Rc<InstanceSessions>> {
@@ -40,7 +40,7 @@ pub(crate) struct InstanceSessions {
     frozen: Cell<bool>,
     thawed: Notify,
     ended: watch::Sender<bool>,
-    processes: Option<InstanceProcesses>,
+    processes: RefCell<Option<InstanceProcesses>>,
 }
 
 pub(super) struct SessionContainer {
@@ -62,13 +62,13 @@ impl InstanceSessions {
             frozen: Cell::default(),
             thawed: Notify::new(),
             ended: watch::Sender::new(false),
-            processes: None,
+            processes: RefCell::default(),
         }
     }
 
     /// What clients learn of its use of resources.
     pub(crate) fn with_processes(self, processes: InstanceProcesses) -> Self {
-        Self { processes: Some(processes), ..self }
+        Self { processes: RefCell::new(Some(processes)), ..self }
     }
 
     pub(crate) fn with_container(
@@ -159,6 +159,11 @@ impl InstanceRegistration {
     pub(crate) fn thaw(&self) {
         self.sessions.frozen.set(false);
         self.sessions.thawed.notify_waiters();
+    }
+
+    /// Another process leads its group: its program was started again.
+    pub(crate) fn set_leader(&self, pid: i32) {
+        self.sessions.processes.borrow_mut().iter_mut().for_each(|processes| processes.leader = pid);
     }
 
     /// Ends its sessions.

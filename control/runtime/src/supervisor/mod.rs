@@ -12,6 +12,7 @@ mod commands;
 mod exit;
 mod freezer;
 mod init_containers;
+mod lifetime;
 mod sandbox;
 mod sidecars;
 mod supervise;
@@ -45,7 +46,7 @@ use crate::launch::InitProgram;
 use crate::launch::container_launcher::scratch_folder;
 use crate::launch::launcher::Launcher;
 use crate::logs::instance_log::InstanceLog;
-use crate::logs::output_capture::{capture, drain};
+use crate::logs::output_capture::capture;
 use crate::logs::termination_message::TerminationMessage;
 use crate::mounts::volume_store::{VolumeStore, is_in_memory};
 use crate::probes::LastProbeError;
@@ -54,7 +55,7 @@ use crate::sessions::{self, InstanceRegistration, InstanceSessions, SessionClien
 use crate::usage::InstanceProcesses;
 use crate::{InstanceExit, InstanceHandle, InstancePorts, InstanceReporter, InstanceSpec, Runtime};
 use commands::{GracePeriod, InstanceCommand, ProcessHandle};
-use exit::{TerminationCause, exit_of, not_started};
+use exit::not_started;
 use freezer::Freezer;
 use sandbox::Sandbox;
 use sidecars::{SidecarContainer, Sidecars};
@@ -401,38 +402,6 @@ impl InstanceProcess {
                 child.wait()?;
                 Err(why)
             }
-        }
-    }
-
-    async fn run(mut self, host: &HostContext, instance: &mut InstanceRun) -> InstanceExit {
-        let end = self.serve(instance).await;
-        let asked = async {
-            if matches!(end, TerminationCause::Exited) {
-                self.sessions.end();
-                // Frozen sidecars in the same control group do not receive their stop signal.
-                self.freezer.set(&self.child, false);
-            } else {
-                self.terminate(instance.grace()).await;
-            }
-        };
-        tokio::join!(asked, self.sidecars.stop(instance.grace()));
-        self.sessions.end();
-        // The leader is dead and not reaped, so its process id still identifies this group.
-        signal_group(&self.child, Signal::KILL);
-        let status = self.child.wait();
-        // What a container started ended with its first process.
-        if !instance.spec.all_containers().all(|spec| spec.image.is_some()) {
-            host.process_reaper.reap(self.record).await;
-        }
-        drain(self.output_tasks, &self.log).await;
-        let starved = self.group.was_out_of_memory();
-        self.group.remove().await;
-        let log = self.log.borrow();
-        match status {
-            Ok(status) => {
-                exit_of(&end, status, &instance.spec, (&self.termination_message.read(), &log.tail()), starved)
-            }
-            Err(why) => not_started(&why), // not our child: cannot be, and is still worth a message
         }
     }
 }

@@ -11,7 +11,6 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::process::Child;
 use std::rc::Rc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use rustix::process::Signal;
@@ -25,14 +24,12 @@ use super::exit::{TerminationCause, exit_of, not_started};
 use super::freezer::Freezer;
 use crate::environment::command;
 use crate::launch::launcher::Launcher;
-use crate::limits::{
-    SIDECAR_FAILURES_MAX, SIDECAR_HEALTHY_AFTER, SIDECAR_RESTART_MAX, SIDECAR_RESTART_MIN, SIDECAR_STABLE_AFTER,
-};
+use crate::limits::{SIDECAR_FAILURES_MAX, SIDECAR_STABLE_AFTER};
 use crate::logs::instance_log::InstanceLog;
 use crate::logs::output_capture::{capture, drain};
 use crate::probes::{LastProbeError, ProbePace, ProbeTarget};
 use crate::process::child::{exited, signal_group};
-use crate::{ExitCause, InstanceExit, InstancePorts, InstanceReporter, Sidecar, SidecarRestart, SidecarStatus};
+use crate::{ExitCause, InstanceExit, InstancePorts, InstanceReporter, RestartPolicy, Sidecar, SidecarStatus};
 
 /// All sidecars of one instance.
 pub(crate) struct Sidecars {
@@ -126,18 +123,18 @@ impl Sidecars {
 
     /// Whether the instance goes on for them after its own program has ended: then each of them ends by itself too. One
     /// that `succeeded` does so in a Pod that starts again only what failed.
-    pub(crate) fn outlive(&self, succeeded: impl Fn() -> bool) -> bool {
-        let restart = self.supervisor.containers.first().map(|first| first.sidecar.restart);
+    pub(crate) fn outlive(&self, succeeded: bool) -> bool {
+        let restart = self.supervisor.containers.first().map(|first| first.sidecar.spec.restart);
         match restart {
-            None | Some(SidecarRestart::EndsInstance | SidecarRestart::Always) => false,
-            Some(SidecarRestart::OnFailure) => succeeded(),
-            Some(SidecarRestart::Never) => true,
+            None | Some(RestartPolicy::EndsInstance | RestartPolicy::Always) => false,
+            Some(RestartPolicy::OnFailure) => succeeded,
+            Some(RestartPolicy::Never) => true,
         }
     }
 
     /// Returns when all have ended that are not there for the others.
     pub(crate) async fn until_ended(&self) {
-        let for_others = |post: &SidecarContainer| post.sidecar.restart == SidecarRestart::Always;
+        let for_others = |post: &SidecarContainer| post.sidecar.spec.restart == RestartPolicy::Always;
         let all = || self.supervisor.containers.iter().all(|post| post.state.ended.get() || for_others(post));
         self.wait_until(all).await;
     }
@@ -236,21 +233,27 @@ impl SidecarSupervisor {
             if self.stopping.get() {
                 return;
             }
-            if !post.sidecar.restart.restarts_after(gone.cause == ExitCause::Exited(0)) {
+            let restart = post.sidecar.spec.restart;
+            let ends_instance = restart == RestartPolicy::EndsInstance;
+            if !ends_instance && !restart.restarts_after(gone.cause == ExitCause::Exited(0)) {
                 post.state.ended.set(true);
                 self.report();
                 return self.state_changed.notify_waiters();
             }
             let name = &post.sidecar.name;
             tracing::warn!(revision = post.sidecar.spec.revision, sidecar = name, reason = %gone.cause, "sidecar failed");
-            failures.set(if began.elapsed() >= SIDECAR_HEALTHY_AFTER { 1 } else { failures.get() + 1 });
-            if failures.get() == SIDECAR_FAILURES_MAX && post.sidecar.restart == SidecarRestart::EndsInstance {
+            failures.set(restart.failures_after(failures.get(), began.elapsed()));
+            if failures.get() == SIDECAR_FAILURES_MAX && ends_instance {
                 let message = format!("container {name}: {}", gone.message);
                 self.failed.borrow_mut().get_or_insert(InstanceExit { message, ..gone });
                 return self.state_changed.notify_waiters();
             }
-            sleep(restart_delay(failures.get())).await;
+            if !ends_instance {
+                self.report();
+            }
+            sleep(restart.delay(failures.get())).await;
             post.state.restarts.update(|restarts| restarts.saturating_add(1));
+            post.begin_again();
         }
     }
 
@@ -261,6 +264,9 @@ impl SidecarSupervisor {
         post.state.child.replace(Some(child));
         post.state.started_at.set(Some(Timestamp::now()));
         post.state.freezer.reset();
+        if post.state.restarts.get() > 0 && spec.restart != RestartPolicy::EndsInstance {
+            self.report();
+        }
         let end = tokio::select! {
             biased;
             () = exited(&pidfd) => if self.stopping.get() { TerminationCause::Stopped } else { TerminationCause::Exited },
@@ -360,20 +366,38 @@ impl SidecarSupervisor {
 }
 
 /// A process, its pidfd, and the tasks that read its output.
-type SidecarProcess = (Child, AsyncFd<OwnedFd>, Vec<JoinHandle<()>>);
+type CapturedProcess = (Child, AsyncFd<OwnedFd>, Vec<JoinHandle<()>>);
+
+/// Starts a new process with these words and variables, whose output goes to `log`.
+pub(super) fn start_captured(
+    launcher: &Launcher,
+    (words, environment): (&[String], &[(String, String)]),
+    log: &Rc<RefCell<InstanceLog>>,
+) -> io::Result<CapturedProcess> {
+    let mut child = launcher.start_fresh(words, environment)?;
+    match capture(&mut child, log) {
+        Ok((pidfd, readers)) => Ok((child, pidfd, readers)),
+        Err(why) => {
+            signal_group(&child, Signal::KILL);
+            child.wait()?;
+            Err(why)
+        }
+    }
+}
 
 impl SidecarContainer {
     /// Starts its process.
-    pub(crate) fn spawn(&self) -> io::Result<SidecarProcess> {
+    pub(crate) fn spawn(&self) -> io::Result<CapturedProcess> {
         let words = command(&self.sidecar.spec, &self.environment);
-        let mut child = self.launcher.start_fresh(&words, &self.environment)?;
-        match capture(&mut child, &self.log) {
-            Ok((pidfd, readers)) => Ok((child, pidfd, readers)),
-            Err(why) => {
-                signal_group(&child, Signal::KILL);
-                child.wait()?;
-                Err(why)
-            }
+        start_captured(&self.launcher, (&words, &self.environment), &self.log)
+    }
+
+    /// Before another start. A container of a Pod has a log for each.
+    pub(crate) fn begin_again(&self) {
+        let mut log = self.log.borrow_mut();
+        match self.sidecar.spec.restart {
+            RestartPolicy::EndsInstance => log.resume(),
+            _ => log.begin_again(),
         }
     }
 
@@ -403,9 +427,9 @@ impl SidecarContainer {
     }
 
     fn status(&self) -> SidecarStatus {
-        let SidecarState { ready, restarts, started_at, last_exit, ended, .. } = &self.state;
+        let SidecarState { child, ready, restarts, started_at, last_exit, ended, .. } = &self.state;
         // A Revision shows its sidecars with the instance that they end with.
-        let tells_each = self.sidecar.restart != SidecarRestart::EndsInstance;
+        let tells_each = self.sidecar.spec.restart != RestartPolicy::EndsInstance;
         let (last_exit, finished_at) = last_exit.borrow().clone().filter(|_| tells_each).unzip();
         SidecarStatus {
             name: self.sidecar.name.clone(),
@@ -414,23 +438,8 @@ impl SidecarContainer {
             started_at: started_at.get().filter(|_| tells_each),
             finished_at,
             last_exit,
+            is_running: child.borrow().is_some(),
             ended: ended.get(),
         }
-    }
-}
-
-/// The delay before the next start, after so many failures in a row.
-fn restart_delay(failures: u32) -> Duration {
-    SIDECAR_RESTART_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(SIDECAR_RESTART_MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn starts_again_come_later_and_later_up_to_a_bound() {
-        assert_eq!([0, 1, 2].map(restart_delay), [SIDECAR_RESTART_MIN, SIDECAR_RESTART_MIN, SIDECAR_RESTART_MIN * 2]);
-        assert_eq!(restart_delay(u32::MAX), SIDECAR_RESTART_MAX);
     }
 }

@@ -1,10 +1,9 @@
 //! Supervises a running process until it ends: probes, readiness, freezing, the grace period.
 
-use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
+use rustix::process::Signal;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::commands::{GracePeriod, InstanceCommand, ProbeInterrupt, next_interrupt, stop_requested};
@@ -13,7 +12,7 @@ use super::{InstanceProcess, InstanceRun};
 use crate::limits::{NOT_READY_REPORT_DELAY_MAX, NOT_READY_REPORT_DELAY_MIN, VERIFY_TIMEOUT};
 use crate::probes::http2;
 use crate::probes::{ProbePace, ProbeTarget};
-use crate::process::child::{exited, pid, signal_group};
+use crate::process::child::{exited, signal_group};
 use crate::process::precise_sleep::precise_sleep;
 use crate::{InstanceReporter, InstanceSpec};
 
@@ -27,22 +26,14 @@ enum ReadinessEnd {
 }
 
 impl InstanceProcess {
-    /// Until something ends it.
+    /// Until something ends its program.
     pub(crate) async fn serve(&self, instance: &mut InstanceRun) -> TerminationCause {
-        let end = tokio::select! {
+        tokio::select! {
             biased;
             () = exited(&self.pidfd) => TerminationCause::Exited,
             gone = self.sidecars.until_failed() => TerminationCause::SidecarFailed(gone),
             end = self.supervise(instance) => end,
-        };
-        if matches!(end, TerminationCause::Exited) && self.sidecars.outlive(|| has_succeeded(&self.child)) {
-            instance.reporter.unready();
-            tokio::select! {
-                () = self.sidecars.until_ended() => {}
-                () = stop_requested(&mut instance.commands) => {}
-            }
         }
-        end
     }
 
     /// Probes and handles commands while the process runs.
@@ -253,11 +244,4 @@ impl InstanceProcess {
             }
         }
     }
-}
-
-/// Whether a process that has ended did so with exit code 0. It stays to be reaped.
-fn has_succeeded(child: &Child) -> bool {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    let ended = waitid(WaitId::Pid(pid(child)), options).ok().flatten();
-    ended.is_some_and(|status| status.exit_status() == Some(0))
 }

@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::super::limits::START_TIMEOUT;
 use crate::revision::images::{ImageState, ImageStates};
 use runtime::limits::OTHER_PORTS_MAX;
-use runtime::{InstanceSpec, PodIdentity, ProbeCheck, ProbeSpec, SidecarRestart};
+use runtime::{InstanceSpec, PodIdentity, ProbeCheck, ProbeSpec, RestartPolicy};
 use support::instance_logs::pod_folder;
 use types::serving::annotations::RUNTIME_HOST_USERS;
 use types::serving::revision::{ContainerStatus as RevisionContainerStatus, Revision, RevisionStatus};
@@ -85,11 +85,8 @@ pub(super) fn image_ids(revision: &Revision, states: &ImageStates) -> BTreeMap<S
 pub(super) fn of_pod(mut instance: InstanceSpec, pod: &Pod) -> InstanceSpec {
     let spec = pod.spec.clone().unwrap_or_default();
     let main = main_container(pod).to_owned();
-    let restart = match spec.restart_policy.as_deref() {
-        Some("Never") => SidecarRestart::Never,
-        Some("OnFailure") => SidecarRestart::OnFailure,
-        _ => SidecarRestart::Always,
-    };
+    let restart = restart_policy(pod);
+    instance.restart = restart;
     if !spec.containers.iter().any(|one| one.name == main && one.readiness_probe.is_some()) {
         instance.readiness = ProbeSpec::single(ProbeCheck::Running);
     }
@@ -98,12 +95,25 @@ pub(super) fn of_pod(mut instance: InstanceSpec, pod: &Pod) -> InstanceSpec {
     name_probe_ports(&mut instance, &spec, &main);
     for sidecar in &mut instance.sidecars {
         let is_for_others = spec.init_containers.iter().flatten().any(|one| one.name == sidecar.name);
-        sidecar.restart = if is_for_others { SidecarRestart::Always } else { restart };
+        sidecar.spec.restart = if is_for_others { RestartPolicy::Always } else { restart };
         name_probe_ports(&mut sidecar.spec, &spec, &sidecar.name);
         adjust(&mut sidecar.spec, pod, &spec);
     }
-    instance.init_containers.iter_mut().for_each(|one| adjust(&mut one.spec, pod, &spec));
+    for before in &mut instance.init_containers {
+        // It is to succeed once.
+        before.spec.restart = if restart == RestartPolicy::Always { RestartPolicy::OnFailure } else { restart };
+        adjust(&mut before.spec, pod, &spec);
+    }
     instance
+}
+
+/// What follows the end of each of its containers.
+pub(super) fn restart_policy(pod: &Pod) -> RestartPolicy {
+    match pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()) {
+        Some("Never") => RestartPolicy::Never,
+        Some("OnFailure") => RestartPolicy::OnFailure,
+        _ => RestartPolicy::Always,
+    }
 }
 
 /// The ports of its containers besides the one that serves, unless they are to be the host's.
@@ -163,7 +173,7 @@ fn adjust(instance: &mut InstanceSpec, pod: &Pod, spec: &PodSpec) {
     instance.termination_grace_period = Duration::from_secs(grace.unwrap_or(30));
 }
 
-/// The container whose end is the instance's: the one with a port, or else the first.
+/// The container that serves: the one with a port, or else the first.
 pub(super) fn main_container(pod: &Pod) -> &str {
     let containers = pod.spec.as_ref().map(|spec| spec.containers.as_slice()).unwrap_or_default();
     let has_port = |one: &&Container| one.ports.as_ref().is_some_and(|ports| !ports.is_empty());

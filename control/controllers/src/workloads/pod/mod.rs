@@ -14,7 +14,7 @@ use tokio::sync::broadcast::error::RecvError;
 use super::WorkloadConfig;
 use super::limits::PODS_MAX;
 use super::owned_pods::{delete, phase, tell, write_status};
-use super::pod_runner::{PodLaunch, PodRun, RestartPolicy, RunPhase};
+use super::pod_runner::{PodLaunch, PodRun, RunPhase};
 use crate::api::Error;
 use crate::context::ControllerContext;
 use crate::controller::{Controller, ControllerFuture, Watches, newest, removed};
@@ -24,7 +24,7 @@ use crate::revision::RevisionConfig;
 use crate::revision::instance_plan::{NotRunnable, plan_instance};
 use crate::revision::projected_tokens::ProjectedTokenCache;
 use crate::work_queue::{ControllerKind, WorkItem};
-use runtime::InstanceSpec;
+use runtime::{InstanceSpec, RestartPolicy};
 use support::instance_logs::pod_folder;
 use types::shared::{name, namespace};
 
@@ -138,7 +138,7 @@ async fn reconcile(controller: &PodController, context: &ControllerContext, item
             show(context, &pod, status::status(&pod, None, Some(&not_runnable("WorkloadsDisabled", why)))).await
         }
         // It ran before this start of the appliance, and its programs ended with the last one.
-        None if instance_id(&pod).is_some() && policy(&pod) == RestartPolicy::Never => {
+        None if instance_id(&pod).is_some() && instance::restart_policy(&pod) == RestartPolicy::Never => {
             show(context, &pod, status::lost(&pod)).await
         }
         None => start(controller, context, item, &pod).await,
@@ -147,14 +147,6 @@ async fn reconcile(controller: &PodController, context: &ControllerContext, item
 
 fn not_runnable(reason: &'static str, message: String) -> NotRunnable {
     NotRunnable { reason, message, is_pulling: false, retry_after: None }
-}
-
-fn policy(pod: &Pod) -> RestartPolicy {
-    match pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()) {
-        Some("Never") => RestartPolicy::Never,
-        Some("OnFailure") => RestartPolicy::OnFailure,
-        _ => RestartPolicy::Always,
-    }
 }
 
 fn has_ended(pod: &Pod) -> bool {
@@ -189,13 +181,8 @@ async fn start(
             if newest.is_none_or(|newest| newest.metadata.uid != pod.metadata.uid) {
                 return Ok(());
             }
-            // What ran before this start of the appliance has ended, so this is another start.
-            let before = instance_id(pod).is_some();
-            let restarts = status::restarts(pod).saturating_add(u32::from(before));
-            runner.start(
-                uid(pod),
-                PodLaunch { spec: Arc::new(spec), restart: policy(pod), restarts, images: Arc::new(images) },
-            );
+            let (main, restarts) = (instance::main_container(pod).to_owned(), status::restarts(pod));
+            runner.start(uid(pod), PodLaunch { spec: Arc::new(spec), main, restarts, images: Arc::new(images) });
             let started = ("Started", format!("Started container {}", instance::main_container(pod)));
             tell(context, &**pod, EventSeverity::Normal, started).await;
             Ok(())
@@ -292,19 +279,14 @@ async fn show(context: &ControllerContext, pod: &Pod, status: PodStatus) -> Resu
         return Ok(());
     }
     let waits = |state: Option<&ContainerState>| {
-        state
-            .and_then(|state| state.waiting.as_ref()?.reason.clone())
-            .filter(|reason| reason == crate::pods::pod::BACK_OFF)
+        state.and_then(|state| state.waiting.as_ref()?.reason.as_deref()) == Some(crate::pods::pod::BACK_OFF)
     };
-    let now_waits = status.container_statuses.iter().flatten().find_map(|one| waits(one.state.as_ref()));
+    let all = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+    let now_waits = all.into_iter().find(|one| waits(one.state.as_ref())).map(|one| one.name.clone());
     let shown = Pod { status: Some(status), ..pod.clone() };
     write_status(context, &shown).await?;
-    if now_waits.is_some() {
-        let why = format!(
-            "Back-off restarting failed container {} in pod {}",
-            instance::main_container(pod),
-            name(&pod.metadata)
-        );
+    if let Some(container) = now_waits {
+        let why = format!("Back-off restarting failed container {container} in pod {}", name(&pod.metadata));
         tell(context, pod, EventSeverity::Warning, ("BackOff", why)).await;
     }
     Ok(())

@@ -1,5 +1,7 @@
 //! How a Pod is: values in, values out.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateTerminated, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus,
@@ -13,6 +15,7 @@ use crate::pods::pod::{BACK_OFF, POD_INITIALIZING, RUNTIME, running, terminated,
 use crate::revision::instance_plan::NotRunnable;
 use autoscaler::LastTermination;
 use runtime::{ExitCause, SidecarStatus};
+use support::instance_logs::PREVIOUS_SUFFIX;
 
 const ADDRESS: &str = "127.0.0.1";
 const CREATING: &str = "ContainerCreating";
@@ -21,12 +24,15 @@ pub(super) const UNSCHEDULABLE: &str = "Unschedulable";
 /// A container that was killed, in the numbers of shells.
 const KILLED: i32 = 137;
 
-/// The number of restarts in its status.
-pub(super) fn restarts(pod: &Pod) -> u32 {
-    let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-    let main = main_container(pod);
-    let own = statuses.into_iter().find(|status| status.name == main).map_or(0, |status| status.restart_count);
-    u32::try_from(own).unwrap_or_default()
+/// By container, the restarts once it is started by this run of the appliance: one that an earlier run has started has ended with
+/// that, so this is one more.
+pub(super) fn restarts(pod: &Pod) -> BTreeMap<String, u32> {
+    let lists = pod.status.iter().flat_map(|status| [&status.init_container_statuses, &status.container_statuses]);
+    let known = lists.flatten().flatten();
+    let count = |one: &ContainerStatus| {
+        u32::try_from(one.restart_count).unwrap_or_default().saturating_add(u32::from(one.container_id.is_some()))
+    };
+    known.map(|one| (one.name.clone(), count(one))).collect()
 }
 
 /// The status of a Pod that runs, or that cannot be started for a reason.
@@ -183,7 +189,6 @@ impl PodView<'_> {
                 ..status
             };
         };
-        let count = |restarts: u32| i32::try_from(restarts).unwrap_or(i32::MAX);
         if is_main {
             // Without a probe of its own it is ready as long as it runs, whatever the others are.
             let is_probed = container.readiness_probe.is_some();
@@ -196,13 +201,9 @@ impl PodView<'_> {
                 container_id: Some(format!("{RUNTIME}{}", run.id)),
                 ready,
                 started: Some(ready || run.phase == RunPhase::Unready),
-                restart_count: count(run.restarts),
+                restart_count: self.restart_count(&container.name),
                 state: Some(self.main_state(run)),
-                last_state: run
-                    .last
-                    .as_ref()
-                    .filter(|last| last.id != run.id || run.phase == RunPhase::BackOff)
-                    .map(ended),
+                last_state: main_last_state(run),
                 ..status
             };
         }
@@ -212,11 +213,17 @@ impl PodView<'_> {
             container_id: Some(format!("{RUNTIME}{}/{}", run.id, container.name)),
             ready: runs && known.is_some_and(|one| one.ready),
             started: Some(known.is_some_and(|one| one.ready)),
-            restart_count: count(run.restarts.saturating_add(known.map_or(0, |one| one.restarts))),
+            restart_count: self.restart_count(&container.name),
             state: Some(self.sidecar_state(run, known)),
-            last_state: known.filter(|one| !one.ended).and_then(sidecar_end),
+            last_state: known.filter(|one| !one.ended).and_then(|one| sidecar_last_state(run, one)),
             ..status
         }
+    }
+
+    fn restart_count(&self, name: &str) -> i32 {
+        let earlier = self.run.and_then(|run| run.restarts.get(name)).copied().unwrap_or_default();
+        let count = earlier.saturating_add(self.sidecar(name).map_or(0, |one| one.restarts));
+        i32::try_from(count).unwrap_or(i32::MAX)
     }
 
     /// What the tag of its image stands for.
@@ -252,7 +259,7 @@ impl PodView<'_> {
         match run.phase {
             RunPhase::Ended | RunPhase::BackOff if !self.has_initialized() => waiting(POD_INITIALIZING, None),
             RunPhase::Ended => last.map_or_else(|| waiting(CREATING, None), ended),
-            RunPhase::BackOff => waiting(BACK_OFF, last),
+            RunPhase::BackOff | RunPhase::Restarting => waiting(BACK_OFF, last),
             RunPhase::Starting if !self.has_initialized() => waiting(POD_INITIALIZING, None),
             _ => running(Time(whole_seconds(run.started_at))),
         }
@@ -267,10 +274,8 @@ impl PodView<'_> {
                 end.or_else(|| run.last.as_ref().map(ended)).unwrap_or_default()
             }
             _ if run.phase == RunPhase::BackOff => waiting(BACK_OFF, run.last.as_ref()),
-            Some(one) => match (one.ready, &one.last_exit) {
-                (false, Some(_)) => waiting(BACK_OFF, None),
-                _ => running(Time(whole_seconds(one.started_at.unwrap_or(run.started_at)))),
-            },
+            Some(one) if !one.is_running && one.last_exit.is_some() => waiting(BACK_OFF, None),
+            Some(one) => running(Time(whole_seconds(one.started_at.unwrap_or(run.started_at)))),
             None if !self.has_initialized() => waiting(POD_INITIALIZING, None),
             None => running(Time(whole_seconds(run.started_at))),
         }
@@ -299,6 +304,7 @@ impl PodView<'_> {
             },
             (Some(_), Some(run)) if run.phase == RunPhase::BackOff => waiting(BACK_OFF, run.last.as_ref()),
             (Some(_), Some(run)) => run.last.as_ref().map(ended).unwrap_or_default(),
+            (Some(one), None) if !one.is_running && one.last_exit.is_some() => waiting(BACK_OFF, None),
             (Some(one), None) => running(at(one.started_at)),
             (None, _) if self.problem.is_some() => self.problem_state(),
             (None, _) => waiting(POD_INITIALIZING, None),
@@ -310,11 +316,37 @@ impl PodView<'_> {
             container_id: run.map(|run| format!("{RUNTIME}{}/{}", run.id, container.name)),
             ready: has_run,
             started: Some(known.is_some() && !has_run),
-            restart_count: run.map_or(0, |run| i32::try_from(run.restarts).unwrap_or(i32::MAX)),
+            restart_count: self.restart_count(&container.name),
             state: Some(state),
+            last_state: run
+                .zip(known)
+                .filter(|(_, one)| !one.ended)
+                .and_then(|(run, one)| sidecar_last_state(run, one)),
             ..ContainerStatus::default()
         }
     }
+}
+
+/// How the main container ended before, and the name of its log, for `kubectl logs --previous`: until it is started again, its
+/// log is still the present one.
+fn main_last_state(run: &PodRun) -> Option<ContainerState> {
+    let last = run.last.as_ref().filter(|_| run.phase != RunPhase::Ended)?;
+    let mut state = ended(last);
+    let is_replaced = last.id == run.id && !matches!(run.phase, RunPhase::Restarting | RunPhase::BackOff);
+    if let Some(ended) = state.terminated.as_mut().filter(|_| is_replaced) {
+        ended.container_id = Some(format!("{RUNTIME}{}/{PREVIOUS_SUFFIX}", run.id));
+    }
+    Some(state)
+}
+
+/// The same of another container.
+fn sidecar_last_state(run: &PodRun, one: &SidecarStatus) -> Option<ContainerState> {
+    let mut state = sidecar_end(one)?;
+    if let Some(ended) = &mut state.terminated {
+        let suffix = if one.is_running { PREVIOUS_SUFFIX } else { "" };
+        ended.container_id = Some(format!("{RUNTIME}{}/{}{suffix}", run.id, one.name));
+    }
+    Some(state)
 }
 
 /// How a container ended.
