@@ -110,9 +110,7 @@ const WORKERS_MAX: usize = 512;
 impl RunConfig {
     /// Merges flags and environment (already in `given`) with the file they may name, and the defaults.
     pub(crate) fn decide(given: Settings) -> Result<Self, String> {
-        let variables = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
-        environment::refuse_unknown(variables)?;
+        refuse_unknown_variables()?;
         let file = given.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
 
         let http_limits = http::limits(&given, &file)?;
@@ -347,6 +345,12 @@ fn acme_config(given: &Settings, file: &Settings) -> Result<Option<AcmeConfig>, 
         given.acme_ca.clone().or_else(|| file.acme_ca.clone()),
         either(given.acme_hosts.clone(), file.acme_hosts.clone()),
     )
+}
+
+fn refuse_unknown_variables() -> Result<(), String> {
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
+    environment::refuse_unknown(variables)
 }
 
 fn gateway_config(given: &Settings, file: &Settings) -> Result<GatewayConfig, String> {
