@@ -114,7 +114,6 @@ impl RunConfig {
         let file = given.config.as_deref().map(file::read).transpose()?.unwrap_or_default();
 
         let http_limits = http::limits(&given, &file)?;
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (images, mut warnings) = images_and_warnings(&given, &file);
         let gateway = gateway_config(&given, &file)?;
         let acme = acme_config(&given, &file)?;
@@ -125,7 +124,7 @@ impl RunConfig {
         let roles = roles::role_set(given.roles.or(file.roles), kubeconfig.is_some(), &mut warnings)?;
         let mut config = Self {
             data: given.data.or(file.data).unwrap_or_else(|| "./sluicegate-data".into()),
-            workers: given.workers.or(file.workers).unwrap_or(cores),
+            workers: given.workers.or(file.workers).unwrap_or_else(cores),
             http: given.http.or(file.http).unwrap_or(loopback(8080)),
             https: given.https.or(file.https),
             private: given.cluster_local.or(file.cluster_local).or(given.private).or(file.private),
@@ -383,6 +382,10 @@ fn located(images: Vec<ImageRule>) -> (Vec<ImageRule>, Vec<String>) {
     };
     let images = images.into_iter().map(locate).collect();
     (images, missing)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 fn loopback(port: u16) -> SocketAddr {

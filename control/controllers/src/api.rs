@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::leadership::NotLeader;
+use crate::replica_reports::ReplicaBehind;
 
 /// Why an object has to be checked again.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +19,9 @@ pub enum Error {
     /// The missing object will be written by another appliance.
     #[error(transparent)]
     NotLeader(#[from] NotLeader),
+    /// Ready is to be said when all replicas serve the object.
+    #[error(transparent)]
+    ReplicaBehind(#[from] ReplicaBehind),
     #[error("no answer in {0:?}")]
     ApiTimeout(Duration),
 }
@@ -30,7 +34,7 @@ impl Error {
             Self::Api(kube::Error::Api(status)) => {
                 status.is_conflict() || status.is_already_exists() || status.is_not_found()
             }
-            Self::Api(_) | Self::NotLeader(_) | Self::ApiTimeout(_) => false,
+            Self::Api(_) | Self::NotLeader(_) | Self::ReplicaBehind(_) | Self::ApiTimeout(_) => false,
         }
     }
 }

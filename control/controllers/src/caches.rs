@@ -16,6 +16,7 @@ use crate::defaulting;
 use crate::indexes;
 use crate::informer_cache::{InformerCache, ObjectChange, ObjectSource, follow};
 use crate::names::DERIVED_LABEL;
+use crate::revisions::Revisions;
 use types::autoscaling::metric::Metric;
 use types::autoscaling::pod_autoscaler::PodAutoscaler;
 use types::eventing::broker::Broker;
@@ -96,6 +97,18 @@ macro_rules! caches {
             #[cfg(test)]
             fn resources() -> Vec<(String, String)> {
                 vec![$((<$kind>::group(&()).into_owned(), <$kind>::plural(&()).into_owned()),)+]
+            }
+
+            /// The newest object that exists of each kind that is followed.
+            pub(crate) fn newest_revisions(&self) -> Revisions {
+                let all = [$((stringify!($field), self.$field.revisions()),)+];
+                all.into_iter().filter_map(|(kind, revisions)| Some((kind, revisions?.0))).collect()
+            }
+
+            /// The newest change of each kind that is followed.
+            pub(crate) fn served_revisions(&self) -> Revisions {
+                let all = [$((stringify!($field), self.$field.revisions()),)+];
+                all.into_iter().filter_map(|(kind, revisions)| Some((kind, revisions?.1))).collect()
             }
 
             /// Compresses all objects, for a time when none of them is in use.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use contract::tls::TlsIdentity;
 use k8s_openapi::api::core::v1::{Endpoints, Service as CoreService};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Api, Client, Resource};
 
 use crate::access_tokens::AccessTokenCache;
@@ -22,6 +23,7 @@ use crate::jwks_cache::JwksCache;
 use crate::leadership::Leadership;
 use crate::names::SERVICE_NAME;
 use crate::publish::{NamespaceQuotas, Publisher};
+use crate::replica_reports::{ReplicaBehind, ReplicaReports};
 use crate::service_backends::{BackendResolveError, ServiceLookup};
 use crate::stream_addresses::{self, AddressesResult};
 use crate::tls_secrets::TlsIdentityCache;
@@ -43,6 +45,8 @@ pub struct ControllerContext {
     pub changes: ContextChanges,
     /// Whether this appliance writes.
     pub leadership: Leadership,
+    /// What the other replicas serve.
+    pub(crate) replicas: ReplicaReports,
     pub recorder: EventRecorder,
     /// The operator's ConfigMaps.
     pub(crate) config_maps: OperatorConfigMaps,
@@ -79,6 +83,7 @@ impl ControllerContext {
             recorder: EventRecorder::new(client.clone()),
             quotas: NamespaceQuotas::new(config.quotas.clone()),
             leadership: Leadership::new(config.leader_identity.is_none()),
+            replicas: ReplicaReports::default(),
             config,
             client,
             caches: Caches::default(),
@@ -151,10 +156,24 @@ impl ControllerContext {
         Ok(without_managed_fields(written))
     }
 
-    /// Writes `after`'s status unless it says what is there already, and tells of a change of readiness.
+    /// Whether every replica serves the object as this one does. In an API of our own there are no others to ask.
+    ///
+    /// # Errors
+    /// One does not yet.
+    pub(crate) async fn check_replicas(&self, object: &ObjectMeta) -> Result<(), ReplicaBehind> {
+        let Some(me) = &self.config.leader_identity else { return Ok(()) };
+        self.replicas.check((&self.client, me), object, self.caches.newest_revisions()).await
+    }
+
+    /// Writes `after`'s status unless it says what is there already, and tells of a change of readiness. Ready is said when all
+    /// replicas serve the object.
     pub async fn set_status<K: NamespacedObject + HasConditions>(&self, before: &K, after: &K) -> Result<(), Error> {
         if before != after && self.leadership.is_leader() {
             let meta = after.meta();
+            let is_true = |object: &K| object.ready().is_some_and(|ready| ready.status == ConditionStatus::True);
+            if is_true(after) && !is_true(before) {
+                self.check_replicas(meta).await?;
+            }
             self.api(namespace(meta)).replace_status(name(meta), &field_managers::status_params::<K>(), after).await?;
             if let Some(news) = event_recorder::readiness_change(before, after) {
                 self.recorder.record(after, &news, now()).await;

@@ -9,6 +9,7 @@
 
 mod cluster_watch;
 mod managed_fields;
+mod revisions;
 mod source;
 mod state;
 mod store_watch;
@@ -26,6 +27,7 @@ use serde::de::DeserializeOwned;
 
 use apiserver::store::{ObjectStore, StoredObject};
 use managed_fields::strip_managed_fields;
+use revisions::RevisionTracker;
 use state::{CacheSlot, CacheState, CachedObject, IndexFn, KEY_SEPARATOR, ObjectCompressor};
 use support::worker_threads;
 use types::shared::{name, namespace};
@@ -36,7 +38,7 @@ pub use managed_fields::without_managed_fields;
 use source::BackingStore;
 pub use source::ObjectSource;
 
-/// Namespace and name with [`SEAM`] between them, in one piece: as a pair of strings a name takes twice as much.
+/// Namespace and name with [`KEY_SEPARATOR`] between them, in one piece: as a pair of strings a name takes twice as much.
 type CacheKey = Box<str>;
 
 /// Objects that are opened by one thread at a time, at some 10 us each.
@@ -48,6 +50,8 @@ pub(crate) const RESTORE_BATCH: usize = 1024;
 pub struct InformerCache<K> {
     state: Mutex<CacheState<K>>,
     transform: OnceLock<TransformFn<K>>,
+    /// Of a remote API server, once the cache was filled from it.
+    revisions: Mutex<Option<RevisionTracker>>,
 }
 
 /// A transformation of each arriving object.
@@ -55,7 +59,7 @@ struct TransformFn<K>(Box<dyn Fn(&mut K) + Send + Sync>);
 
 impl<K> Debug for TransformFn<K> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Dress")
+        formatter.write_str("TransformFn")
     }
 }
 
@@ -71,7 +75,11 @@ impl<K: Resource + DeserializeOwned> Default for InformerCache<K> {
 impl<K: Resource + DeserializeOwned> InformerCache<K> {
     fn new(words: Option<IndexFn<K>>, compressor: Option<ObjectCompressor<K>>) -> Self {
         let open = |json: &[u8]| serde_json::from_slice(&strip_managed_fields(json)).map(without_managed_fields);
-        Self { state: Mutex::new(CacheState::new(words, open, compressor)), transform: OnceLock::new() }
+        Self {
+            state: Mutex::new(CacheState::new(words, open, compressor)),
+            transform: OnceLock::new(),
+            revisions: Mutex::default(),
+        }
     }
 
     /// Objects are also found by these ([`InformerCache::by_index`]).
@@ -194,18 +202,37 @@ impl<K: Resource> InformerCache<K> {
         // A callback finds all of the list.
         for (before, after) in changes {
             on_change((before.as_ref(), after.as_ref()));
+            self.note_revisions(before.as_deref(), after.as_deref());
         }
     }
 
     fn apply(&self, object: Arc<K>, mut on_change: impl FnMut(ObjectChange<'_, K>)) {
         let before = self.lock().insert(key(&*object), Arc::clone(&object));
         on_change((before.as_ref(), Some(&object)));
+        // After its work is queued, which a report of the version waits for.
+        self.note_revisions(before.as_deref(), Some(&*object));
     }
 
     /// `object` is its last state, which is reported if the cache does not have it.
     fn delete(&self, object: Arc<K>, mut on_change: impl FnMut(ObjectChange<'_, K>)) {
         let before = self.lock().remove(&key(&*object));
+        self.note_revisions(before.as_deref(), None);
         on_change((Some(&before.unwrap_or(object)), None));
+    }
+
+    fn note_revisions(&self, before: Option<&K>, after: Option<&K>) {
+        if let Some(revisions) = &mut *self.lock_revisions() {
+            revisions.note(before, after);
+        }
+    }
+
+    /// Of a remote API server: the newest resourceVersions of the objects that exist, and of all that were seen.
+    pub(crate) fn revisions(&self) -> Option<(u64, u64)> {
+        self.lock_revisions().as_ref().map(|revisions| (revisions.newest_live(), revisions.newest_seen()))
+    }
+
+    fn lock_revisions(&self) -> MutexGuard<'_, Option<RevisionTracker>> {
+        self.revisions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, CacheState<K>> {
@@ -319,7 +346,11 @@ where
     pub async fn fill(&self, cache: &InformerCache<K>) -> Result<(), kube::Error> {
         match self.store.upgrade() {
             Some(store) => cache.fill_from_store(&self.backing_store(), &store),
-            None => cache.replace(cluster_watch::list(self).await?, |_| {}),
+            None => {
+                let list = cluster_watch::list(self).await?;
+                *cache.lock_revisions() = Some(RevisionTracker::default());
+                cache.replace(list, |_| {});
+            }
         }
         Ok(())
     }

@@ -20,11 +20,8 @@ use crate::api::Error;
 use crate::context::ControllerContext;
 use crate::context_change::ContextChange;
 use crate::field_managers;
+use crate::roles::LEASE_NAMESPACE;
 use support::clock::Deadline;
-use types::settings::SERVING;
-
-/// Where the Leases are: in the namespace that every installation of Knative has.
-pub const LEASE_NAMESPACE: &str = SERVING;
 
 /// A holder that has not renewed for this many seconds is gone. This and the two below are the figures of Kubernetes'
 /// own controllers.

@@ -69,7 +69,10 @@ mod owned_child;
 pub mod pods;
 pub mod port_ranges;
 pub mod publish;
+mod replica_reporter;
+pub mod replica_reports;
 pub mod revision;
+mod revisions;
 pub mod roles;
 pub mod route;
 pub mod route_hosts;
@@ -109,6 +112,7 @@ pub use config::ContextConfig;
 use context::ControllerContext;
 use context_change::ContextChange;
 use controller::{Controller, ControllerTask, Watches};
+use replica_reports::ReplicaBehind;
 use revision::RevisionConfig;
 use roles::Role;
 use sources::ping::PingConfig;
@@ -179,8 +183,9 @@ pub async fn run(
         _ = tasks.next() => {} // none of them ends by itself
     }
     drop(tasks);
-    if context.config.leader_identity.is_some() {
+    if let Some(me) = &context.config.leader_identity {
         leader_election::release(&context).await;
+        replica_reporter::remove(&context, me).await;
     }
     Ok(())
 }
@@ -326,6 +331,7 @@ fn shared_tasks(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
     ];
     if let Some(me) = &context.config.leader_identity {
         tasks.push(Box::pin(leader_election::run(context, me)));
+        tasks.push(Box::pin(replica_reporter::run(context, me)));
     }
     tasks
 }
@@ -361,6 +367,11 @@ async fn run_worker(context: &ControllerContext, controllers: &HashMap<Controlle
             Ok(()) => context.queue.done(&item),
             // The leader's result comes with the watch; an appliance that becomes the leader reconciles everything.
             Err(Error::NotLeader(_)) => context.queue.done(&item),
+            Err(Error::ReplicaBehind(why)) => {
+                tracing::debug!(%item, %why, "Ready waits");
+                context.queue.add_after(item.clone(), ReplicaBehind::RETRY_AFTER);
+                context.queue.done(&item);
+            }
             Err(why) => {
                 let again_in = context.queue.add_rate_limited(&item);
                 if why.is_conflict() {

@@ -5,6 +5,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
+use types::settings::SERVING;
+
+/// Where the Leases are: in the namespace that every installation of Knative has.
+pub const LEASE_NAMESPACE: &str = SERVING;
 /// The Lease of appliances that are not told their roles, and the start of the names of the others.
 pub const LEASE: &str = "sluicegate";
 

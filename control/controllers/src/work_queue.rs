@@ -6,7 +6,7 @@
 //! Work that affects traffic goes before work that only updates statuses. While a thousand Services are created, a
 //! state that lasts for a moment need not be written: a later reconcile writes its outcome.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -83,6 +83,8 @@ pub struct WorkQueue {
     item_added: Notify,
     /// Notified when an item is taken, for tasks that wait until the queue is empty.
     item_taken: Notify,
+    /// Notified when one is given back, for those that wait for its work.
+    item_done: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -91,9 +93,10 @@ struct WorkQueueState {
     ready: [BTreeMap<u64, WorkItem>; 2],
     /// The same items as in `ready`, and where they are there.
     queued: HashMap<WorkItem, (WorkPriority, u64)>,
-    processing: HashSet<WorkItem>,
-    /// Named while busy.
-    dirty: HashMap<WorkItem, WorkPriority>,
+    /// And how many had been added when each of them was.
+    processing: HashMap<WorkItem, u64>,
+    /// Added while in work, with what number.
+    dirty: HashMap<WorkItem, (WorkPriority, u64)>,
     delayed: BTreeMap<(Instant, WorkItem), ()>,
     failures: HashMap<WorkItem, u32>,
     requeued: HashMap<WorkItem, u32>,
@@ -169,6 +172,18 @@ impl WorkQueue {
         }
     }
 
+    /// Returns when all work that makes something flow, and was queued or in work before, is done.
+    pub async fn barrier(&self) {
+        let last = self.lock().added;
+        loop {
+            let done = self.item_done.notified();
+            if self.lock().is_done_up_to(last) {
+                return;
+            }
+            done.await;
+        }
+    }
+
     /// Returns when an item was taken since the last time.
     pub async fn activity(&self) {
         self.item_taken.notified().await;
@@ -193,6 +208,7 @@ impl WorkQueue {
         state.finish(item);
         drop(state);
         self.item_added.notify_one();
+        self.item_done.notify_waiters();
     }
 
     /// Brings the item back after a while; returns how long.
@@ -205,6 +221,7 @@ impl WorkQueue {
         state.finish(item);
         drop(state);
         self.item_added.notify_one();
+        self.item_done.notify_waiters();
         delay
     }
 
@@ -215,8 +232,13 @@ impl WorkQueue {
 
 impl WorkQueueState {
     fn add(&mut self, item: WorkItem, rank: WorkPriority) {
-        if self.processing.contains(&item) {
-            let again = self.dirty.entry(item).or_insert(rank);
+        self.added += 1;
+        self.add_numbered(item, rank, self.added);
+    }
+
+    fn add_numbered(&mut self, item: WorkItem, rank: WorkPriority, number: u64) {
+        if self.processing.contains_key(&item) {
+            let (again, _) = self.dirty.entry(item).or_insert((rank, number));
             *again = rank.min(*again);
             return;
         }
@@ -226,9 +248,8 @@ impl WorkQueueState {
             }
             self.ready[*known as usize].remove(at);
         }
-        self.added += 1;
-        self.queued.insert(item.clone(), (rank, self.added));
-        self.ready[rank as usize].insert(self.added, item);
+        self.queued.insert(item.clone(), (rank, number));
+        self.ready[rank as usize].insert(number, item);
     }
 
     fn pop(&mut self) -> Option<WorkItem> {
@@ -238,18 +259,26 @@ impl WorkQueueState {
             WorkPriority::Traffic
         };
         let second = if first == WorkPriority::Traffic { WorkPriority::Status } else { WorkPriority::Traffic };
-        let item = [first, second].iter().find_map(|rank| self.ready[*rank as usize].pop_first())?.1;
+        let (number, item) = [first, second].iter().find_map(|rank| self.ready[*rank as usize].pop_first())?;
         self.taken += 1;
         self.queued.remove(&item);
-        self.processing.insert(item.clone());
+        self.processing.insert(item.clone(), number);
         Some(item)
     }
 
     fn finish(&mut self, item: &WorkItem) {
         self.processing.remove(item);
-        if let Some(rank) = self.dirty.remove(item) {
-            self.add(item.clone(), rank);
+        if let Some((rank, number)) = self.dirty.remove(item) {
+            self.add_numbered(item.clone(), rank, number);
         }
+    }
+
+    /// Whether all work for traffic that was added until then is done.
+    fn is_done_up_to(&self, last: u64) -> bool {
+        let is_later = |number: &u64| *number > last;
+        let mut in_work = self.processing.iter().filter(|(item, _)| item.kind.priority == WorkPriority::Traffic);
+        self.ready[WorkPriority::Traffic as usize].keys().next().is_none_or(is_later)
+            && in_work.all(|(_, number)| is_later(number))
     }
 
     fn move_due(&mut self, now: Instant) {
@@ -266,10 +295,35 @@ impl WorkQueueState {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn item(name: &str) -> WorkItem {
         WorkItem::new(ControllerKind::new("Service"), "ns", name)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn barrier_waits_for_work_that_was_added_before_it() {
+        let queue = WorkQueue::default();
+        queue.barrier().await;
+        queue.add(item("a"));
+        queue.add(WorkItem::new(ControllerKind::of_statuses("Pod"), "ns", "a"));
+        let taken = queue.get().await;
+        queue.add(item("a")); // while it is in work: it runs again
+        let passed =
+            async |queue: &WorkQueue| tokio::time::timeout(Duration::from_secs(1), queue.barrier()).await.is_ok();
+        assert!(!passed(&queue).await, "in work");
+        queue.done(&taken);
+        assert!(!passed(&queue).await, "queued again");
+        let again = queue.get().await;
+        assert_eq!(again, taken);
+        let waiting = queue.barrier();
+        tokio::pin!(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        queue.add(item("later"));
+        queue.done(&again);
+        assert!(futures_util::poll!(&mut waiting).is_ready(), "neither later work nor that of statuses counts");
     }
 
     #[tokio::test(start_paused = true)]

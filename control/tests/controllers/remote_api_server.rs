@@ -19,8 +19,7 @@ use kube::api::{Patch, PatchParams, PostParams, WatchEvent, WatchParams};
 use kube::{Api, Client, Config};
 use serde_json::json;
 use sluicegate_control::access::CONTROLLER_USER;
-use sluicegate_control::controllers::leader_election;
-use sluicegate_control::controllers::roles::LEASE;
+use sluicegate_control::controllers::roles::{LEASE, LEASE_NAMESPACE};
 use sluicegate_control::kind_registry::KindRegistry;
 use sluicegate_control::kinds::serving::route::Route;
 use sluicegate_control::kinds::serving::service::Service;
@@ -134,7 +133,7 @@ impl RemoteApiServer {
 
     /// The holder of the Lease.
     async fn holder(&self) -> Option<String> {
-        let leases: Api<Lease> = Api::namespaced(self.developer(), leader_election::LEASE_NAMESPACE);
+        let leases: Api<Lease> = Api::namespaced(self.developer(), LEASE_NAMESPACE);
         leases.get_opt(LEASE).await.unwrap()?.spec?.holder_identity.filter(|holder| !holder.is_empty())
     }
 

@@ -122,7 +122,7 @@ impl ResourceStrategy for Lease {
         columns: &[column("Holder", ".spec.holderIdentity"), AGE],
         role_rules: &[
             RoleRule::new(DefaultRole::Edit, &["*"]),
-            RoleRule::new(DefaultRole::Controller, &["create", "get", "update"]),
+            RoleRule::new(DefaultRole::Controller, &["create", "delete", "get", "list", "update"]),
         ],
         ..CORE
     };

@@ -103,6 +103,7 @@ async fn reconcile(controller: &GatewayController, context: &ControllerContext, 
     let status = status(&gateway, &outcomes, &controller.routes.attached(&key), now());
     infrastructure::apply_service(context, &gateway, &status.addresses).await?;
     if gateway.status.as_ref() != Some(&status) && context.leadership.is_leader() {
+        context.check_replicas(&gateway.metadata).await?;
         let after = Gateway { status: Some(status), ..(*gateway).clone() };
         let parameters = field_managers::status_params::<Gateway>();
         context.api(&item.namespace).replace_status(&item.name, &parameters, &after).await?;

@@ -56,7 +56,9 @@ pub(super) async fn apply_service(
     let (ns, service_name) = (namespace(&gateway.metadata), service_name(gateway));
     let existing = context.caches.core_services.get(ns, &service_name);
     let is_own = existing.as_ref().is_some_and(|service| is_controlled_by(&service.metadata, &gateway.metadata));
-    if !context.leadership.is_leader() || (existing.is_some() && !is_own) {
+    // In a cluster it would get a load balancer that leads nowhere.
+    let is_elsewhere = !context.config.publishes_pods;
+    if is_elsewhere || !context.leadership.is_leader() || (existing.is_some() && !is_own) {
         return Ok(());
     }
     let api: Api<Service> = context.api(ns);

@@ -116,6 +116,7 @@ async fn reconcile<R: GatewayRoute>(
     let status = statuses(before, &parents, unresolved.as_ref(), route.meta().generation, now());
     let is_same = before.map_or(status.parents.is_empty(), |before| *before == status);
     if !is_same && context.leadership.is_leader() {
+        context.check_replicas(route.meta()).await?;
         let mut after = (*route).clone();
         after.set_parent_statuses(status);
         context.api(&item.namespace).replace_status(&item.name, &field_managers::status_params::<R>(), &after).await?;
