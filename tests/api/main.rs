@@ -8,6 +8,7 @@ mod cross_origin;
 mod follower;
 mod kubectl;
 mod manifests;
+mod memory;
 mod misspelt;
 mod pod_streams;
 mod roles;

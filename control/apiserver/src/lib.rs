@@ -8,5 +8,6 @@ pub mod api;
 pub mod cross_origin;
 pub mod expiry;
 pub mod instance_usage;
+pub mod request_memory;
 pub mod store;
 pub mod streaming;

@@ -120,6 +120,7 @@ pub(super) fn api_server_config(
         audit_log: audit,
         instance_streams: None,
         usage: None,
+        memory: Arc::default(),
     }
 }
 

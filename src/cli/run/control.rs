@@ -24,6 +24,7 @@ use control::expiry::{self, Expiries};
 use control::kind_registry::KindRegistry;
 use control::manifests::ManifestApplier;
 use control::publish::Publisher;
+use control::request_memory::RequestMemory;
 use control::runtime::{self, HostConfig, InitProgram, InstanceIds, ProcessRuntime};
 use control::store::{ObjectStore, StoreError};
 use control::{api, kinds, store};
@@ -298,12 +299,14 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
             task::spawn_local(api::run_crd_names(Arc::clone(&store)));
             task::spawn_local(store::run_history_expiry(Arc::clone(&store)));
             task::spawn_local(store::run_compaction(Arc::clone(&store)));
-            task::spawn_local(idle_memory::give_back(store.revision()));
+            let memory = Arc::<RequestMemory>::default();
+            task::spawn_local(idle_memory::give_back(store.revision(), memory.returned()));
             let signer = entrance::signer(&parts.config)?;
             let client = api::client_with_signer(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
             let server_config = ApiServerConfig {
                 instance_streams: Some(Arc::clone(&streams) as _),
                 usage: Some(Arc::clone(&usage) as _),
+                memory,
                 ..entrance::api_server_config(&parts.config, parts.given.clone(), &parts.health, Arc::clone(&signer))
             };
             (

@@ -11,6 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::errors::StatusError;
 use super::weight::Weight;
+use crate::request_memory::RequestMemory;
 
 /// Bytes of bodies that are on their way or being worked on, in all, beyond the first [`BODY_FREE_BYTES`] of each.
 const BODIES_BYTES_MAX: usize = 64 << 20;
@@ -32,15 +33,18 @@ const WAIT_MAX: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Budget {
+    memory: Arc<RequestMemory>,
     bodies: Arc<AtomicUsize>,
     answers: Arc<AtomicUsize>,
     work: Arc<Semaphore>,
     threads: Arc<Semaphore>,
 }
 
-impl Default for Budget {
-    fn default() -> Self {
+impl Budget {
+    /// Large requests that end are counted in `memory`.
+    pub(super) fn new(memory: Arc<RequestMemory>) -> Self {
         Self {
+            memory,
             bodies: Arc::default(),
             answers: Arc::default(),
             work: Arc::new(Semaphore::new(WORK_KIB_MAX)),
@@ -52,6 +56,7 @@ impl Default for Budget {
 /// Bytes of one body; given back when dropped.
 #[derive(Debug)]
 pub(super) struct BodyShare {
+    memory: Arc<RequestMemory>,
     bodies: Arc<AtomicUsize>,
     bytes: usize,
     counted: usize,
@@ -60,6 +65,7 @@ pub(super) struct BodyShare {
 /// Bytes of one list; given back when dropped.
 #[derive(Debug)]
 pub(super) struct AnswerShare {
+    memory: Arc<RequestMemory>,
     answers: Arc<AtomicUsize>,
     bytes: usize,
 }
@@ -67,25 +73,34 @@ pub(super) struct AnswerShare {
 impl Drop for AnswerShare {
     fn drop(&mut self) {
         self.answers.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.memory.give_back(self.bytes);
     }
 }
 
 /// A large request's memory and its turn; given back when dropped.
 #[derive(Debug)]
 pub(super) struct WorkShare {
-    _memory: OwnedSemaphorePermit,
+    memory: Arc<RequestMemory>,
+    bytes: usize,
+    _kib: OwnedSemaphorePermit,
     _thread: OwnedSemaphorePermit,
+}
+
+impl Drop for WorkShare {
+    fn drop(&mut self) {
+        self.memory.give_back(self.bytes);
+    }
 }
 
 impl Budget {
     pub(super) fn body(&self) -> BodyShare {
-        BodyShare { bodies: Arc::clone(&self.bodies), bytes: 0, counted: 0 }
+        BodyShare { memory: Arc::clone(&self.memory), bodies: Arc::clone(&self.bodies), bytes: 0, counted: 0 }
     }
 
     /// Counts a list before it is serialized; refused if those in progress leave no room for it.
     pub(super) fn answer(&self, bytes: usize) -> Result<AnswerShare, StatusError> {
         let bytes = if bytes <= ANSWER_FREE_BYTES { 0 } else { bytes };
-        let share = AnswerShare { answers: Arc::clone(&self.answers), bytes };
+        let share = AnswerShare { memory: Arc::clone(&self.memory), answers: Arc::clone(&self.answers), bytes };
         let others = self.answers.fetch_add(bytes, Ordering::Relaxed);
         if bytes > 0 && others > 0 && others + bytes > ANSWERS_BYTES_MAX {
             return Err(StatusError::busy(
@@ -100,9 +115,10 @@ impl Budget {
         let kib = (weight.tree_bytes() * COPIES / 1024).min(WORK_KIB_MAX);
         let kib = u32::try_from(kib).unwrap_or(u32::MAX);
         let both = async {
-            let memory = Arc::clone(&self.work).acquire_many_owned(kib).await.ok()?;
+            let share = Arc::clone(&self.work).acquire_many_owned(kib).await.ok()?;
             let thread = Arc::clone(&self.threads).acquire_owned().await.ok()?;
-            Some(WorkShare { _memory: memory, _thread: thread })
+            let bytes = weight.tree_bytes() * COPIES;
+            Some(WorkShare { memory: Arc::clone(&self.memory), bytes, _kib: share, _thread: thread })
         };
         tokio::time::timeout(WAIT_MAX, both)
             .await
@@ -133,6 +149,7 @@ impl BodyShare {
 impl Drop for BodyShare {
     fn drop(&mut self) {
         self.bodies.fetch_sub(self.counted, Ordering::Relaxed);
+        self.memory.give_back(self.counted);
     }
 }
 
@@ -142,7 +159,7 @@ mod tests {
 
     #[test]
     fn large_bodies_are_refused_beyond_the_budget_and_small_ones_pass() {
-        let budget = Budget::default();
+        let budget = Budget::new(Arc::default());
         let mut shares: Vec<BodyShare> = Vec::new();
         let refused = (0..100).find_map(|_| {
             let mut share = budget.body();
@@ -160,7 +177,7 @@ mod tests {
 
     #[test]
     fn long_list_goes_out_alone() {
-        let budget = Budget::default();
+        let budget = Budget::new(Arc::default());
         let half = ANSWERS_BYTES_MAX / 2;
         let long = budget.answer(ANSWERS_BYTES_MAX + 1).unwrap();
         assert_eq!(budget.answer(half).map(drop).unwrap_err().code, 429);
@@ -172,13 +189,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn large_request_waits_for_its_turn_and_then_gets_429() {
-        let budget = Budget::default();
+        let budget = Budget::new(Arc::default());
         let body = format!("[{}]", vec!["{\"a\":1}"; 1000].join(","));
         let weight = Weight::of(None, body.as_bytes()).unwrap();
         let first = budget.work(weight).await.unwrap();
         let _second = budget.work(weight).await.unwrap();
         assert_eq!(budget.work(weight).await.map(drop).unwrap_err().code, 429);
+        let returned = budget.memory.returned();
         drop(first);
+        assert_eq!(*returned.borrow(), u64::try_from(weight.tree_bytes() * COPIES).unwrap());
         assert!(budget.work(weight).await.is_ok());
     }
 }

@@ -168,7 +168,7 @@ fn build_router(
         inflight: Arc::default(),
         crds: Arc::default(),
         documents: Arc::default(),
-        budget: Arc::default(),
+        budget: Arc::new(Budget::new(around.memory)),
     };
     Router::new().fallback(handle).with_state(server)
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{AuditLog, AuthenticationSources, Readiness};
 use crate::instance_usage::UsageSource;
+use crate::request_memory::RequestMemory;
 use crate::streaming::instance_streams::InstanceStreams;
 
 /// The API's view of the appliance that contains it.
@@ -21,4 +22,6 @@ pub struct ApiServerConfig {
     pub instance_streams: Option<Arc<dyn InstanceStreams>>,
     /// Measures for `kubectl top`; without it there are no figures.
     pub usage: Option<Arc<dyn UsageSource>>,
+    /// Counts what large requests give back.
+    pub memory: Arc<RequestMemory>,
 }
