@@ -1,4 +1,4 @@
-//! Memory that large requests have taken and given back. The heap keeps it until somebody asks it to release its empty pages.
+//! Memory that large requests have taken and given back. The heap keeps its empty pages until it is told to release them.
 
 use tokio::sync::watch;
 
