@@ -23,6 +23,7 @@ mod doctor;
 mod event;
 mod example;
 mod image;
+mod import;
 mod kubeconfig;
 mod kubectl_plugin;
 mod load;
@@ -85,6 +86,8 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     /// Send requests to a URL, and report rates, latencies, failures and processor time
     Load(Box<load::LoadArgs>),
+    /// Copy the objects of a Knative cluster into a running appliance, and report what differs there
+    Import(import::ClusterImportArgs),
     /// Show the rates, latencies, errors and backlogs of a running appliance, again and again
     Top(top::TopArgs),
     /// The verbs of `kubectl sluicegate`, for the program `kubectl-sluicegate` that packages install
@@ -139,6 +142,7 @@ pub(crate) fn main() -> std::process::ExitCode {
         Command::Selftest(args) => selftest::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Load(args) => load::run(&args),
+        Command::Import(args) => import::run(&args),
         Command::Top(args) => top::run(&args),
         Command::KubectlPlugin(verb) => kubectl_plugin::run(verb),
         Command::Completion(args) => completion::print(&args),

@@ -34,6 +34,14 @@ pub(crate) struct ApiClient {
 }
 
 impl ApiAccessArgs {
+    pub(crate) fn new(api: SocketAddr, token: Option<String>, kubeconfig: Option<PathBuf>) -> Self {
+        Self { api, token, kubeconfig }
+    }
+
+    pub(crate) fn of_kubeconfig(file: PathBuf) -> Self {
+        Self::new(SocketAddr::from(([127, 0, 0, 1], 0)), None, Some(file))
+    }
+
     pub(crate) fn open(&self) -> Result<ApiClient> {
         let runtime = Builder::new_current_thread().enable_all().build().context("no runtime")?;
         let mut config = match &self.kubeconfig {

@@ -6,6 +6,7 @@ mod conditions;
 mod console;
 mod cross_origin;
 mod follower;
+mod import;
 mod kubectl;
 mod manifests;
 mod memory;
