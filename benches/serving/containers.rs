@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::stage::{Stage, annotated};
 use super::table::Table;
-use super::{LIMIT, LOOK_EVERY, PAUSE, many_times};
+use super::{LIMIT, LOOK_EVERY, PAUSE, SLEEP, many_times};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const BUSYBOX: &str = "/bin/busybox";
@@ -150,6 +150,7 @@ fn asleep(table: &mut Table, count: usize) {
         let before = bench.stage.own_memory_kib();
         bench.create(kind, count, "0");
         bench.stage.wait_asleep();
+        wait::rest(SLEEP); // pages that a burst of writes needed are given back
         (bench.stage.own_memory_kib() - before) / count as f64
     });
     table.note(&format!("memory of a sleeping Service that is a process, of {count}"), "KiB", process);

@@ -61,10 +61,12 @@ impl Stage {
     }
 
     pub(super) fn wait_asleep(&self) {
-        wait::until(TIMEOUT * 4, "all to sleep", || (self.instances("") == 0).then_some(()));
+        // The server of JobSinks is a backend that is always there.
+        let of_services = format!("{NAMESPACE}/");
+        wait::until(TIMEOUT * 4, "all to sleep", || (self.instances(&of_services) == 0).then_some(()));
     }
 
-    /// Ready instances of a Revision; of all together by an empty name.
+    /// Ready instances of a Revision; of all together by the namespace and a slash.
     pub(super) fn instances(&self, revision: &str) -> u64 {
         self.metric("sluicegate_backend_instances", revision)
     }

@@ -101,7 +101,7 @@ fn pod_that_crashes_is_restarted_and_counted() {
 fn container_that_ends_is_restarted_alone() {
     let appliance = setup().start();
     let api = appliance.api();
-    let main = shell("main", "echo main $$$$; sleep 0.3; exit 3");
+    let main = shell("main", "echo main $$$$; sleep 1; exit 3");
     let mut crashing = pod("crashing", "Always", &[main, shell("side", "echo side; exec sleep 1000")]);
     crashing["spec"]["initContainers"] = json!([shell("before", "echo before")]);
     api.create(&crashing);
@@ -121,10 +121,11 @@ fn container_that_ends_is_restarted_alone() {
     for (name, wanted) in [("before", "before\n"), ("side", "side\n")] {
         assert_eq!(log(api, "crashing", &format!("?container={name}")), wanted);
     }
-    let running = wait_pod(api, "crashing", |pod| of(pod, "main")["state"]["running"].is_object());
-    let (now, before) = (log(api, "crashing", ""), log(api, "crashing", "?previous=true"));
-    assert!([&now, &before].iter().all(|log| log.starts_with("main ") && log.lines().count() == 1), "{before} {now}");
-    assert!(before != now, "{running}");
+    wait::until(TIMEOUT, "a line of this run, and one of the run before", || {
+        let logs = [log(api, "crashing", ""), log(api, "crashing", "?previous=true")];
+        let has_line = |log: &String| log.starts_with("main ") && log.lines().count() == 1;
+        (logs.iter().all(has_line) && logs[0] != logs[1]).then_some(())
+    });
     let refused = log(api, "crashing", "?previous=true&container=side");
     assert!(refused.contains("previous terminated container"), "{refused}");
 }

@@ -84,8 +84,8 @@ pub const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// 5 min, for hosts that fetch images first.
 pub const SIDECAR_RESTART_MIN: Duration = Duration::from_millis(250);
 pub const SIDECAR_RESTART_MAX: Duration = Duration::from_secs(60);
-/// The same of the containers of a Pod: before their second restart in a row, and the longest. A kubelet's first is 10 s, for
-/// hosts that look for an image each time; its bound is the same.
+/// Delay before the second restart in a row of a container of a Pod, and the longest delay. A kubelet's first is 10 s, for hosts
+/// that look for an image each time; its bound is the same.
 pub const RESTART_DELAY_MIN: Duration = Duration::from_secs(1);
 pub const RESTART_DELAY_MAX: Duration = Duration::from_secs(300);
 /// A container of a Pod that ran for this long was well, and its end is a first failure again; a kubelet's figure.

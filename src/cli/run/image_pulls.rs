@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::control::controllers::revision::image_puller::{DeferredStore, ImagePuller};
+use ::control::controllers::revision::deferred_store::DeferredStore;
+use ::control::controllers::revision::image_puller::ImagePuller;
 use ::control::controllers::revision::images::ImageProvider;
 use ::control::runtime::may_mount;
 use anyhow::{Context as _, Result};

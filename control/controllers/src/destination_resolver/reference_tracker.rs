@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
+use contract::allocator;
+
 use crate::work_queue::WorkItem;
 
 /// An object that another refers to, whether it or its kind exists or not.
@@ -21,8 +23,13 @@ pub(super) struct ReferenceTracker {
 
 impl ReferenceTracker {
     pub(super) fn add(&mut self, item: &WorkItem, referent: TrackedReference) {
+        if self.by_item.get(item).is_some_and(|known| known.contains(&referent)) {
+            return;
+        }
+        // As long as the object: among short-lived data, each of these would keep a page.
+        let _stays = allocator::long_lived();
         self.by_item.entry(item.clone()).or_default().insert(referent.clone());
-        self.by_reference.entry(referent).or_default().insert(item.clone());
+        self.by_reference.entry(referent.clone()).or_default().insert(item.clone());
     }
 
     pub(super) fn forget(&mut self, item: &WorkItem) {

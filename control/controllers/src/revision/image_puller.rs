@@ -4,19 +4,22 @@
 //! Pulls run on a thread of their own, so that no reconcile waits for a registry. A failed pull is retried after a back-off that
 //! doubles, and at once if its credentials have changed.
 
-use std::collections::HashMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::ops::RangeFrom;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use container::process_config::{self, ImageProcess};
+use contract::allocator;
 use images::credentials::docker_config::DockerConfig;
 use images::progress::{Progress, ProgressEvent};
-use images::{Credentials, Digest, Image, ImageStore, PullPolicy, Reference, StoreOptions};
+use images::{Credentials, Digest, Image, ImageStore, PullPolicy, Reference};
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
+use super::deferred_store::DeferredStore;
 use super::images::{ImageProvider, ImageRequest, ImageState, LocalImage};
+use super::shared_images::SharedImages;
 use crate::event_recorder::{EventMessage, EventSeverity};
 use runtime::ContainerImage;
 
@@ -33,35 +36,6 @@ const PROGRESS_STEP: u64 = 10;
 /// The name of Docker Hub in resolved references of upstream and docker.
 const DOCKER_HUB: (&str, &str) = ("docker.io/", "index.docker.io/");
 
-/// The image store of a folder, opened as soon as it can be: a full disk at the start must not keep the appliance from
-/// starting. Until then each pull fails with the reason.
-#[derive(Debug)]
-pub struct DeferredStore {
-    folder: PathBuf,
-    options: StoreOptions,
-    opened: OnceLock<ImageStore>,
-}
-
-impl DeferredStore {
-    /// Tries to open the store, and logs a warning if that fails.
-    #[must_use]
-    pub fn new(folder: PathBuf, options: StoreOptions) -> Self {
-        let store = Self { folder, options, opened: OnceLock::new() };
-        if let Err(why) = store.get() {
-            tracing::warn!(%why, "the image store cannot be opened; each pull tries again");
-        }
-        store
-    }
-
-    fn get(&self) -> Result<ImageStore, images::Error> {
-        if let Some(store) = self.opened.get() {
-            return Ok(store.clone());
-        }
-        let store = ImageStore::open(&self.folder, self.options.clone())?;
-        Ok(self.opened.get_or_init(|| store).clone())
-    }
-}
-
 /// Pulls for Revisions, from one store.
 #[derive(Debug)]
 pub struct ImagePuller {
@@ -70,12 +44,18 @@ pub struct ImagePuller {
     /// Logins of this host, after those of the namespace.
     host: Arc<DockerConfig>,
     pulls: Arc<Mutex<Pulls>>,
+    images: Arc<Mutex<SharedImages>>,
     /// One for each pull from a registry. An image on this host needs no permit.
     permits: Arc<Semaphore>,
 }
 
 /// Pulls by Revision and reference.
-type Pulls = HashMap<(String, String), Pull>;
+type Pulls = BTreeMap<(String, String), Pull>;
+
+/// Those of one Revision.
+fn of_revision(revision: &str) -> (RangeFrom<(String, String)>, impl Fn(&(String, String)) -> bool) {
+    ((revision.to_owned(), String::new()).., move |(owner, _)| owner == revision)
+}
 
 #[derive(Debug)]
 struct Pull {
@@ -86,8 +66,8 @@ struct Pull {
     /// None while an attempt is in progress, and after a successful one.
     retry_at: Option<Instant>,
     events: Vec<EventMessage>,
-    /// The last attempt. It ends when its Revision is gone.
-    _attempt: AbortOnDrop,
+    /// The attempt in progress. It ends when its Revision is gone. The handle of a finished one would keep its memory.
+    attempt: Option<AbortOnDrop>,
 }
 
 #[derive(Debug)]
@@ -111,7 +91,14 @@ impl ImagePuller {
             .name("image-pulls".into())
             .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
         let permits = Arc::new(Semaphore::new(PULLS_MAX));
-        Ok(Self { store: Arc::new(store), runtime: handle, host, pulls: Arc::default(), permits })
+        Ok(Self {
+            store: Arc::new(store),
+            runtime: handle,
+            host,
+            pulls: Arc::default(),
+            images: Arc::default(),
+            permits,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Pulls> {
@@ -147,6 +134,7 @@ impl ImageProvider for ImagePuller {
             pull_policy: request.pull_policy,
             store: Arc::clone(&self.store),
             pulls: Arc::clone(&self.pulls),
+            images: Arc::clone(&self.images),
             permits: Arc::clone(&self.permits),
         };
         // The lock is held until the task's entry is there.
@@ -157,20 +145,26 @@ impl ImageProvider for ImagePuller {
             failures,
             retry_at: None,
             events: if failures == 0 { events } else { Vec::new() },
-            _attempt: AbortOnDrop(attempt),
+            attempt: Some(AbortOnDrop(attempt)),
         };
-        pulls.insert(key, pull);
+        // As long as the Revision.
+        let _stays = allocator::long_lived();
+        pulls.insert(key.clone(), pull);
         state
     }
 
     fn take_events(&self, revision: &str) -> Vec<EventMessage> {
         let mut pulls = self.lock();
-        let own = pulls.iter_mut().filter(|((owner, _), _)| owner == revision);
+        let (from, is_own) = of_revision(revision);
+        let own = pulls.range_mut(from).take_while(|(key, _)| is_own(key));
         own.flat_map(|(_, pull)| std::mem::take(&mut pull.events)).collect()
     }
 
     fn forget(&self, revision: &str) {
-        self.lock().retain(|(owner, _), _| owner != revision);
+        let mut pulls = self.lock();
+        let (from, is_own) = of_revision(revision);
+        let own: Vec<_> = pulls.range(from).map(|(key, _)| key).take_while(|key| is_own(key)).cloned().collect();
+        own.iter().for_each(|key| drop(pulls.remove(key)));
     }
 }
 
@@ -208,6 +202,7 @@ struct PullTask {
     pull_policy: Option<PullPolicy>,
     store: Arc<DeferredStore>,
     pulls: Arc<Mutex<Pulls>>,
+    images: Arc<Mutex<SharedImages>>,
     permits: Arc<Semaphore>,
 }
 
@@ -218,13 +213,15 @@ impl PullTask {
         let mut pulls = lock(&self.pulls);
         // The Revision may be gone.
         let Some(pull) = pulls.get_mut(&self.key) else { return };
+        pull.attempt = None;
         match outcome {
             Ok(image) => {
                 let took = started.elapsed().as_millis();
                 let message = format!("Image \"{}\" is on this host after {took} ms, {} bytes.", self.key.1, image.1);
                 pull.push_event(event_message(EventSeverity::Normal, "Pulled", message));
                 pull.failures = 0;
-                pull.state = ImageState::Present(Arc::new(image.0));
+                let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+                pull.state = ImageState::Present(images.share(image.0));
             }
             Err(failure) => {
                 pull.failures += 1;
@@ -419,6 +416,8 @@ impl Progress for ConditionProgress {
 
 #[cfg(test)]
 mod tests {
+    use images::StoreOptions;
+
     use super::*;
 
     #[test]

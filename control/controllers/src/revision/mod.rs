@@ -1,6 +1,7 @@
 //! Revision: declares its instances to the autoscaler, and reports their state.
 
 pub mod data_sources;
+pub mod deferred_store;
 mod devices;
 mod downward_api;
 mod error;
@@ -18,6 +19,7 @@ pub mod reconcile;
 mod routing;
 pub mod scale;
 mod security_context;
+mod shared_images;
 pub(crate) mod state_directory;
 mod watches;
 
