@@ -133,9 +133,13 @@ async fn serve<R: Receiver>(
             _ = signals.terminate.recv() => next = None,
             _ = signals.interrupt.recv() => next = None,
             _ = signals.hangup.recv(), if deadline.is_none() => match reload() {
-                Ok(prepared) => next = Some(prepared),
+                Ok(prepared) => {
+                    status.set_configuration(None);
+                    next = Some(prepared);
+                }
                 Err(error) => {
                     count(&status.counters.reloads_failed, 1);
+                    status.set_configuration(Some(&error.message));
                     tracing::error!(error = %error.message, "the changed configuration is invalid; the adapter continues with the old one");
                     continue;
                 }

@@ -27,6 +27,8 @@ pub(crate) fn count(counter: &Cell<u64>, by: u64) {
 pub(crate) struct AdapterStatus {
     pub(crate) counters: Counters,
     responses: RefCell<BTreeMap<u16, u64>>,
+    /// Why a changed configuration is not used. `None`: the newest one is.
+    configuration: RefCell<Option<String>>,
     /// Why the receiver is not connected, as reason and message. `None`: it is.
     receiver: RefCell<Option<(String, String)>>,
     /// Why the sink refuses events. `None`: it does not.
@@ -47,6 +49,7 @@ impl AdapterStatus {
         AdapterStatus {
             counters: Counters::default(),
             responses: RefCell::default(),
+            configuration: RefCell::default(),
             receiver: RefCell::new(Some(("Connecting".to_owned(), "the adapter is connecting".to_owned()))),
             sink: RefCell::new(None),
             qos: Cell::new(qos),
@@ -60,6 +63,10 @@ impl AdapterStatus {
 
     pub(crate) fn set_lag(&self, events: u64, partitions: u32) {
         self.lag.set(Some(Lag { events, partitions }));
+    }
+
+    pub(crate) fn set_configuration(&self, failure: Option<&str>) {
+        self.configuration.replace(failure.map(str::to_owned));
     }
 
     /// Returns true if the failure changed.
@@ -76,12 +83,14 @@ impl AdapterStatus {
     }
 
     pub(crate) fn is_ready(&self) -> bool {
-        self.receiver.borrow().is_none() && self.sink.borrow().is_none()
+        self.configuration.borrow().is_none() && self.receiver.borrow().is_none() && self.sink.borrow().is_none()
     }
 
     /// The body of `/readyz`.
     pub(crate) fn to_json(&self) -> String {
-        let failure = self.receiver.borrow().clone().or_else(|| self.sink.borrow().clone());
+        let configuration = self.configuration.borrow().clone();
+        let configuration = configuration.map(|message| ("ConfigurationInvalid".to_owned(), message));
+        let failure = configuration.or_else(|| self.receiver.borrow().clone()).or_else(|| self.sink.borrow().clone());
         let (reason, message) = failure.unwrap_or_default();
         let mut text = serde_json::json!({
             "ready": self.is_ready(), "reason": reason, "message": message, "live": true, "qos": self.qos.get(),

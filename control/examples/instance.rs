@@ -83,6 +83,7 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
         working_dir: None,
         volumes: Vec::new(),
         mounts: Vec::new(),
+        reload_volume: None,
         credentials: InstanceCredentials::default(),
         read_only_root: false,
         restart: RestartPolicy::default(),

@@ -272,16 +272,32 @@ fn security_statements_name_tests_that_exist() {
     let statements: Vec<&str> = document.split("\n- ").skip(1).collect();
     for statement in &statements {
         let item = statement.split("\n\n").next().unwrap_or_default();
-        let named: Vec<_> = item.split('`').filter_map(|quoted| quoted.split_once(".rs::")).collect();
-        if named.is_empty() {
+        if !item.contains(".rs::") {
             wrong.push(format!("no test: {item}"));
         }
-        for (file, test) in named {
-            let source = fs::read_to_string(root.join(format!("{file}.rs"))).unwrap_or_default();
-            if !tests_in(&source).iter().any(|found| found.name == test) {
-                wrong.push(format!("{file}.rs has no test {test}"));
-            }
-        }
+        wrong.extend(missing_tests(root, item));
     }
     assert!(statements.len() > 15 && wrong.is_empty(), "{wrong:#?}");
+}
+
+/// Every promise of the page about adapters, which is a row of its last table, names tests, and they exist.
+#[test]
+fn promises_of_adapters_name_tests_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let document = fs::read_to_string(root.join("docs/reference/adapters.md")).unwrap();
+    let table = document.split("| Promise | Shown by |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let rows: Vec<&str> = table.lines().skip(2).collect();
+    let without: Vec<_> = rows.iter().filter(|row| !row.contains(".rs::")).collect();
+    let missing = missing_tests(root, table);
+    assert!(rows.len() > 15 && without.is_empty() && missing.is_empty(), "{without:#?} {missing:#?}");
+}
+
+/// The tests that a text names in backquotes and that do not exist.
+fn missing_tests(root: &Path, text: &str) -> Vec<String> {
+    let named = text.split('`').filter_map(|quoted| quoted.split_once(".rs::"));
+    let is_missing = |(file, test): &(&str, &str)| {
+        let source = fs::read_to_string(root.join(format!("{file}.rs"))).unwrap_or_default();
+        !tests_in(&source).iter().any(|found| found.name == *test)
+    };
+    named.filter(is_missing).map(|(file, test)| format!("{file}.rs has no test {test}")).collect()
 }

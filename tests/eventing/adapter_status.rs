@@ -91,6 +91,27 @@ fn adapter_that_fails_says_why() {
     api.wait_for("AdapterSource", NAMESPACE, "silent", TIMEOUT, |source| deployed(source, "False"));
 }
 
+/// TRN-49, TRN-50, TRN-58: an address where nothing answers is the reason of `Deployed`, and so is a sink that refuses events later.
+#[test]
+fn adapter_that_is_not_ready_says_why() {
+    let Some(appliance) = start() else { return };
+    let api = appliance.api();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let section = json!({ "address": format!("127.0.0.1:{closed}"), "stream": "s", "group": "g" });
+    api.create(&source("far", &json!({ "transport": "redis" }), &section));
+    let because = |reason: &'static str| {
+        move |source: &Value| condition(source, "Deployed").is_some_and(|one| one["reason"] == reason)
+    };
+    let found = api.wait_for("AdapterSource", NAMESPACE, "far", TIMEOUT, because("ConnectionFailed"));
+    let why = condition(&found, "Deployed").unwrap();
+    assert!(why["status"] == "False" && why["message"].to_string().contains("refused"), "{found:#}");
+
+    let sink = kit::EventSink::answering(|_| kit::SinkResponse::status(401));
+    api.create(&with(timer("refused"), "/spec/sink", json!({ "uri": sink.url() })));
+    let found = api.wait_for("AdapterSource", NAMESPACE, "refused", TIMEOUT, because("SinkRefusesEvents"));
+    assert_eq!(condition(&found, "Ready").unwrap()["status"], "False", "{found:#}");
+}
+
 /// TRN-52: the adapter runs as the account of its source, and waits for it.
 #[test]
 fn adapter_waits_for_its_service_account() {
@@ -118,10 +139,19 @@ fn dead_letter_sink_of_an_adapter_is_resolved() {
     api.wait_for("AdapterSource", NAMESPACE, "ticks", TIMEOUT, lost);
     api.create(&channel("letters"));
     api.wait_ready("AdapterSource", NAMESPACE, "ticks", TIMEOUT);
-    let service = api.get("Service", NAMESPACE, "ticks-adapter").unwrap();
-    let environment = service["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
-    let sender = environment.iter().find(|one| one["name"] == "ADAPTER_SENDER").unwrap()["value"].as_str().unwrap();
-    let sender: Value = serde_json::from_str(sender).unwrap();
+    let sender: Value = match api.get("ConfigMap", NAMESPACE, "ticks-adapter") {
+        Some(document) => {
+            let text = document["data"]["adapter.json"].as_str().unwrap();
+            serde_json::from_str::<Value>(text).unwrap()["sink"].clone()
+        }
+        // An appliance that cannot mount files.
+        None => {
+            let service = api.get("Service", NAMESPACE, "ticks-adapter").unwrap();
+            let environment = service["spec"]["template"]["spec"]["containers"][0]["env"].as_array().unwrap();
+            let sender = environment.iter().find(|one| one["name"] == "ADAPTER_SENDER").unwrap();
+            serde_json::from_str(sender["value"].as_str().unwrap()).unwrap()
+        }
+    };
     assert!(
         sender["delivery"]["deadLetterSink"]["uri"].as_str().unwrap().ends_with("/channels/default/letters"),
         "{sender}"

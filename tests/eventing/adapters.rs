@@ -150,9 +150,13 @@ fn adapter_source_waits_for_its_secret() {
     assert_eq!(adapter_process(&appliance, "hooks"), Some(process), "the same instance");
 }
 
-/// The process of the source's adapter: its environment has the name and the sink.
-fn adapter_process(appliance: &Appliance, name: &str) -> Option<u32> {
-    let wanted = [format!("NAME={name}"), format!("K_SINK=http://{}/", appliance.events())];
+/// The process of the source's adapter: the appliance is its parent, and its environment has the name.
+pub(crate) fn adapter_process(appliance: &Appliance, name: &str) -> Option<u32> {
+    let wanted = [format!("NAME={name}")];
+    let is_child = |id: u32| {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap_or_default();
+        status.lines().any(|line| line == format!("PPid:\t{}", appliance.pid()))
+    };
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
     let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let is_it = |id: &u32| {
@@ -160,7 +164,8 @@ fn adapter_process(appliance: &Appliance, name: &str) -> Option<u32> {
         let variables: Vec<_> = environment.split(|byte| *byte == 0).map(String::from_utf8_lossy).collect();
         let program = std::fs::read_link(format!("/proc/{id}/exe")).unwrap_or_default();
         program.ends_with("sluicegate-adapters")
-            && wanted.iter().all(|wanted| variables.iter().any(|variable| variable.starts_with(wanted)))
+            && is_child(*id)
+            && wanted.iter().all(|wanted| variables.iter().any(|variable| variable == wanted))
     };
     let mut found: Vec<u32> = ids.filter(is_it).collect();
     found.sort_unstable();

@@ -122,3 +122,52 @@ fn container_source_has_a_token_for_its_sink() {
     features(&appliance, &json!({ "authentication-oidc": "disabled" }));
     api.wait_for("ContainerSource", NAMESPACE, "beats", TIMEOUT, |source| source["status"]["auth"].is_null());
 }
+
+/// SRC-16, X-FEA-07: the subject of a SinkBinding finds a token of the binding's account in a file, and an EventPolicy names the
+/// binding. The token is in no variable, and goes with the binding.
+#[test]
+fn subject_of_a_binding_has_a_token_for_its_sink() {
+    if !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root mounts the token");
+    }
+    let Some(appliance) = start() else { return };
+    let (api, sink) = (appliance.api(), EventSink::start());
+    features(&appliance, &json!({ "authentication-oidc": "enabled", "default-authorization-mode": "deny-all" }));
+    api.create(&broker("main"));
+    asking(api, "Broker", "main");
+    api.create(&trigger("t", "main", &sink.url()));
+    api.wait_ready("Trigger", NAMESPACE, "t", TIMEOUT);
+    let variable = |name: &str| json!({ "name": name, "value": "beats" });
+    let env: Vec<Value> = ["NAME", "NAMESPACE", "POD_NAME", "LABEL"].map(variable).into();
+    api.create(&json!({
+        "apiVersion": "serving.knative.dev/v1", "kind": "Service",
+        "metadata": { "name": "beats", "namespace": NAMESPACE },
+        "spec": { "template": {
+            "metadata": { "annotations": {
+                "runtime.sluicegate.dev/readiness-probe": "none", "autoscaling.knative.dev/min-scale": "1",
+            } },
+            "spec": { "containers": [{ "image": AUTHENTICATED, "env": env }] },
+        } },
+    }));
+    let main = json!({ "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" });
+    let subject = json!({ "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "beats" });
+    api.create(&json!({
+        "apiVersion": "sources.knative.dev/v1", "kind": "SinkBinding",
+        "metadata": { "name": "bound", "namespace": NAMESPACE },
+        "spec": { "subject": subject, "sink": { "ref": main } },
+    }));
+    let ready = api.wait_for("SinkBinding", NAMESPACE, "bound", TIMEOUT, is_ready);
+    assert_eq!(ready["status"]["auth"]["serviceAccountName"], "bound-oidc-sources.knative.dev-sinkbinding");
+    assert_eq!(condition(&ready, "OIDCTokenSecretCreated").unwrap()["status"], "True", "{ready:#}");
+    let from = json!({ "apiVersion": "sources.knative.dev/v1", "kind": "SinkBinding", "name": "bound" });
+    api.create(&policy("senders", json!({ "from": [{ "ref": from }] })));
+    assert_eq!(sink.wait_for(1, TIMEOUT)[0].attribute("type").as_deref(), Some("dev.example.beat"));
+    let bound = api.get("Service", NAMESPACE, "beats").unwrap();
+    assert!(!bound["spec"]["template"].to_string().contains("eyJ"), "no token in the template: {bound:#}");
+    api.delete("SinkBinding", NAMESPACE, "bound");
+    api.wait_for("Service", NAMESPACE, "beats", TIMEOUT, |service| {
+        let template = service["spec"]["template"].to_string();
+        !template.contains("oidc") && !template.contains("K_SINK")
+    });
+    api.wait_gone("Secret", NAMESPACE, "bound-oidc-token", TIMEOUT);
+}

@@ -2,6 +2,7 @@
 
 mod adapter_sinks;
 mod adapter_status;
+mod adapter_updates;
 mod adapters;
 mod api_server_source;
 mod backlog;

@@ -115,6 +115,7 @@ fn hangup_changes_the_source_in_the_same_process() {
     std::fs::write(&config, "{\"source\":{\"pth\":1}}").unwrap();
     adapter.signal("HUP");
     wait("the metric", || (adapter.metric("adapter_reload_failures_total") == 1).then_some(()));
+    adapter.wait_reason("ConfigurationInvalid");
     write(&second, &new);
     adapter.signal("HUP");
     new.wait_for_numbers(10);

@@ -3,11 +3,15 @@
 
 mod support;
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpStream;
+
 use serde_json::{Value, json};
 use support::adapter_process::Adapter;
 use support::free_port;
 use support::server::Server;
 use support::sink::Sink;
+use support::wait;
 
 /// The target for an idle adapter. Its code is not counted: all adapters of a host share it.
 const IDLE_KIB_MAX: u64 = 10 << 10;
@@ -55,4 +59,45 @@ fn idle_adapters_are_small() {
         assert!(private <= IDLE_KIB_MAX, "{kind} {receiver}: {private} KiB");
         assert_eq!(adapter.stop(), Some(0));
     }
+}
+
+/// Entries of the backlog: several windows.
+const BACKLOG: usize = 10_000;
+const ENTRY_BYTES: usize = 2_048;
+/// What a paused adapter may grow by while it retries.
+const GROWTH_KIB_MAX: u64 = 2 << 10;
+
+/// TRN-55: while the sink answers 429, as a Broker with a full log does, the source pauses: the adapter takes no more than its window
+/// from the server, and its memory stays. Afterwards each event arrives.
+#[test]
+fn full_log_pauses_the_source() {
+    let Some(server) = Server::redis() else { return };
+    let address = format!("127.0.0.1:{}", server.port);
+    let mut stream = TcpStream::connect(&address).unwrap();
+    let replies = BufReader::new(stream.try_clone().unwrap());
+    let reads = std::thread::spawn(move || replies.lines().map_while(Result::ok).nth(2 * BACKLOG - 1));
+    let command = format!("XADD s * data {}\r\n", "x".repeat(ENTRY_BYTES));
+    (0..BACKLOG).for_each(|_| stream.write_all(command.as_bytes()).unwrap());
+    assert!(reads.join().unwrap().is_some(), "all entries are in the stream");
+
+    let sink = Sink::answering(|_, _| 429);
+    let receiver = json!({ "address": address, "stream": "s", "group": "g", "startId": "0" }).to_string();
+    let adapter = Adapter::start("redis", &[("ADAPTER_RECEIVER", &receiver), ("K_SINK", &sink.url())]);
+    let retries = |count: u64| {
+        wait("retries", || (adapter.metric("adapter_send_retries_total") >= count).then_some(()));
+    };
+    retries(3);
+    let (received, before) = (adapter.metric("adapter_events_received_total"), private_kib(&adapter));
+    retries(6);
+    let window = adapter::limits::WINDOW_EVENTS_MAX as u64;
+    assert!(received <= window && adapter.metric("adapter_events_received_total") <= window, "{received}");
+    let after = private_kib(&adapter);
+    assert!(after <= before + GROWTH_KIB_MAX, "{before} KiB, then {after} KiB");
+
+    sink.set(|_, _| 202);
+    let accepted = || adapter.metric("adapter_events_accepted_total");
+    wait("all events", || (accepted() == BACKLOG as u64).then_some(()));
+    let events = sink.accepted();
+    let ids: std::collections::BTreeSet<String> = events.iter().map(adapter::Event::id).collect();
+    assert_eq!((events.len(), ids.len()), (BACKLOG, BACKLOG), "each once");
 }

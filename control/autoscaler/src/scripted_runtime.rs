@@ -187,6 +187,7 @@ pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         working_dir: None,
         volumes: Vec::new(),
         mounts: Vec::new(),
+        reload_volume: None,
         credentials: InstanceCredentials::default(),
         read_only_root: false,
         restart: RestartPolicy::default(),

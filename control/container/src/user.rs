@@ -5,9 +5,9 @@
 
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, OFlags, fstat};
+use rustix::fs::{FileType, Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,19 @@ pub(crate) fn resolve(root: &OwnedFd, spec: &UserSpec) -> Result<ProcessCredenti
     let read =
         |path: &str| read_database(root, path).map_err(|why| format!("{path} of the image cannot be read: {why}"));
     resolve_in(spec, &read("/etc/passwd")?, &read("/etc/group")?)
+}
+
+/// The number of an image's user, before the image is mounted: of its `layers`, the top-most one with an `/etc/passwd` counts,
+/// as it will in the container. `None` if there is no such user.
+#[must_use]
+pub fn number_in_layers(user: &str, layers: &[PathBuf]) -> Option<u32> {
+    let name = user.split(':').next().unwrap_or_default();
+    let passwd = layers.iter().rev().find_map(|layer| {
+        let root = open(layer, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+        read_database(&root, "/etc/passwd").ok().filter(|text| !text.is_empty())
+    });
+    let passwd = passwd.unwrap_or_default();
+    passwd_entries(&passwd).find(|entry| entry.name == name).map(|entry| entry.uid).or_else(|| name.parse().ok())
 }
 
 fn resolve_in(spec: &UserSpec, passwd: &str, group: &str) -> Result<ProcessCredentials, String> {
@@ -201,6 +214,22 @@ mod tests {
         assert_eq!((found.uid, found.gid, found.groups, found.home), (1234, 9, vec![9], "/".to_owned()));
         let spec = UserSpec { run_as_group: None, ..spec };
         assert_eq!(resolved(spec).unwrap(), (1234, 0, vec![0], "/".to_owned()));
+    }
+
+    #[test]
+    fn number_of_image_user_is_that_of_the_top_layer() {
+        let folder = tempfile::tempdir().unwrap();
+        let layer = |name: &str, passwd: Option<&str>| {
+            let layer = folder.path().join(name);
+            std::fs::create_dir_all(layer.join("etc")).unwrap();
+            passwd.iter().for_each(|text| std::fs::write(layer.join("etc/passwd"), text).unwrap());
+            layer
+        };
+        let layers = [layer("a", Some("app:x:7:7::/:\n")), layer("b", Some(PASSWD)), layer("c", None)];
+        assert_eq!(number_in_layers("app:staff", &layers), Some(1000));
+        assert_eq!(number_in_layers("4242", &layers), Some(4242));
+        assert_eq!(number_in_layers("nobody", &layers), None);
+        assert_eq!(number_in_layers("", &layers), None, "the appliance's own: root");
     }
 
     /// RT-USER-05

@@ -44,6 +44,7 @@ use types::serving::revision::Revision;
 use types::serving::route::Route;
 use types::serving::service::Service;
 use types::settings::Settings;
+use types::sources::adapter_type::AdapterType;
 
 /// A handler for changes of objects of the kind `K`.
 pub(crate) type Handler<'a, K> = Box<dyn Fn(ObjectChange<'_, K>) + 'a>;
@@ -220,6 +221,7 @@ caches! {
     subscriptions: Subscription = InformerCache::with_index(indexes::subscription_keys), defaulted by defaulting::install;
     sequences: Sequence = InformerCache::default(), defaulted by defaulting::install;
     parallels: Parallel = InformerCache::default(), defaulted by defaulting::install;
+    adapter_types: AdapterType = InformerCache::default();
 }
 
 #[cfg(test)]

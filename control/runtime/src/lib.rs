@@ -74,6 +74,7 @@ mod tests {
             working_dir: None,
             volumes: Vec::new(),
             mounts: Vec::new(),
+            reload_volume: None,
             credentials: InstanceCredentials::default(),
             read_only_root: false,
             resources: ResourceLimits::default(),

@@ -18,6 +18,8 @@ pub const PROBE_FAILURES_MAX: u32 = 3;
 pub const PROBE_HEAD_BYTES_MAX: usize = 1024;
 /// So much of the output of a probe's command is quoted when it fails.
 pub const PROBE_OUTPUT_BYTES_MAX: usize = 512;
+/// Until the body of a failed HTTP probe has arrived: far less than the timeout of a probe, which then counts as no answer.
+pub const PROBE_DETAILS_TIMEOUT: Duration = Duration::from_millis(100);
 /// An instance that is not ready after this is slow, and the reason is reported; again after twice as long each time, up to
 /// the next, if it is something else.
 pub const NOT_READY_REPORT_DELAY_MIN: Duration = Duration::from_secs(1);
@@ -141,3 +143,6 @@ pub const SESSION_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A command that is killed has ended with its instance if the instance ends within this time; the kernel takes milliseconds. The
 /// client of a command that was killed alone waits this long for its exit code.
 pub const SESSION_INSTANCE_END_WAIT: Duration = Duration::from_secs(2);
+/// Looks, 100 ms apart, whether a program that is to read changed files handles SIGHUP. After 10 s, a program has started or never
+/// will.
+pub const RELOAD_SIGNAL_ATTEMPTS_MAX: u32 = 100;

@@ -37,6 +37,8 @@ pub struct InstanceSpec {
     pub working_dir: Option<PathBuf>,
     pub volumes: Vec<InstanceVolume>,
     pub mounts: Vec<InstanceMount>,
+    /// The program gets SIGHUP when the files of this volume change.
+    pub reload_volume: Option<String>,
     pub credentials: InstanceCredentials,
     /// Nothing but volumes and `/tmp` can be written to.
     pub read_only_root: bool,

@@ -18,6 +18,12 @@ pub fn is_built_in(transport: &str) -> bool {
     TRANSPORTS.contains(&transport) || INTERNAL.contains(&transport)
 }
 
+/// Whether that transport applies a changed configuration on SIGHUP.
+#[must_use]
+pub fn is_live(transport: &str) -> bool {
+    TRANSPORTS.contains(&transport)
+}
+
 /// The program of an adapter: one of the two.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -9,7 +9,7 @@ use crate::eventing::stream_options::{
 };
 use crate::eventing::trigger::{ORDER, START_POSITION};
 use crate::serving::annotations::{
-    RUNTIME_CLASS, RUNTIME_HOST_USERS, RUNTIME_READINESS, RUNTIME_VOLUMES, STATE_DIRECTORY,
+    RELOAD_VOLUME, RUNTIME_CLASS, RUNTIME_HOST_USERS, RUNTIME_READINESS, RUNTIME_VOLUMES, STATE_DIRECTORY,
 };
 use crate::serving::durable_requests::DURABLE_REQUESTS;
 use crate::serving::spare_instances::{SPARE_INSTANCES, SPARE_MODE};
@@ -21,7 +21,7 @@ use crate::settings;
 const OWN_DOMAIN: &str = "sluicegate.dev";
 
 /// What authors may write.
-const ANNOTATIONS: [&str; 22] = [
+const ANNOTATIONS: [&str; 23] = [
     DURABLE_REQUESTS,
     DEDUPLICATION_WINDOW,
     DURABILITY,
@@ -32,6 +32,7 @@ const ANNOTATIONS: [&str; 22] = [
     RETENTION_TIME,
     ORDER,
     START_POSITION,
+    RELOAD_VOLUME,
     RUNTIME_CLASS,
     RUNTIME_HOST_USERS,
     RUNTIME_READINESS,

@@ -3,7 +3,7 @@
 //! Admission injects into a template that is written, so that its first Revision has it; the controller injects into existing
 //! ones.
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, PodTemplateSpec};
+use k8s_openapi::api::core::v1::{Container, EnvVar, PodTemplateSpec, SecretVolumeSource, Volume, VolumeMount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
 use kube::core::{Selector, SelectorExt};
 use schemars::JsonSchema;
@@ -18,9 +18,31 @@ const SERVING: &str = "serving.knative.dev";
 pub(crate) const EXCLUDE: &str = "bindings.knative.dev/exclude";
 
 /// The sink's URL, the attributes to add to each event, and the CA certificates of the sink.
-pub(crate) const SINK: &str = "K_SINK";
-pub(crate) const OVERRIDES: &str = "K_CE_OVERRIDES";
-pub(crate) const CA_CERTS: &str = "K_CA_CERTS";
+pub const SINK: &str = "K_SINK";
+pub const OVERRIDES: &str = "K_CE_OVERRIDES";
+pub const CA_CERTS: &str = "K_CA_CERTS";
+
+/// The volume with the token for a sink that authenticates senders, and where each container finds it, as upstream.
+const TOKEN_VOLUME: &str = "oidc-token";
+const TOKEN_DIRECTORY: &str = "/oidc";
+/// The key of the Secret with the token.
+pub const TOKEN_KEY: &str = "token";
+/// What the name of that Secret ends with.
+const TOKEN_SECRET_SUFFIX: &str = "-oidc-token";
+
+/// The name of the Secret with the token of a SinkBinding.
+#[must_use]
+pub fn token_secret(binding: &str) -> String {
+    support::child_name::child_name(binding, TOKEN_SECRET_SUFFIX)
+}
+
+/// What the containers of a subject get.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct InjectedSink {
+    pub variables: Vec<EnvVar>,
+    /// The Secret with a token for the sink, if that authenticates senders.
+    pub token_secret: Option<String>,
+}
 
 /// Kinds with programs here that can get a sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,14 +92,14 @@ pub struct SinkInjection {
     pub created: Option<Time>,
     pub name: String,
     /// Nothing as long as its sink has no address that programs can send to.
-    pub environment: Option<Vec<EnvVar>>,
+    pub sink: Option<InjectedSink>,
 }
 
 impl SinkInjection {
-    /// The environment for an object of that kind: that of its oldest binding, if it has one.
-    pub(crate) fn environment<'a>(all: &'a [Self], kind: BindableKind, object: &ObjectMeta) -> Option<&'a [EnvVar]> {
+    /// What an object of that kind gets: the sink of its oldest binding, if it has one.
+    pub(crate) fn sink_of<'a>(all: &'a [Self], kind: BindableKind, object: &ObjectMeta) -> Option<&'a InjectedSink> {
         let mine = all.iter().filter(|one| one.kind == kind && applies_to(&one.subject, object));
-        mine.min_by_key(|one| (one.created.as_ref(), one.name.as_str()))?.environment.as_deref()
+        mine.min_by_key(|one| (one.created.as_ref(), one.name.as_str()))?.sink.as_ref()
     }
 }
 
@@ -107,19 +129,64 @@ pub(crate) fn inject_into_pods(
     kind: BindableKind,
     object: &ObjectMeta,
 ) {
-    if let Some(injected) = SinkInjection::environment(injections, kind, object) {
-        set_pod_environment(template, injected);
+    if let Some(injected) = SinkInjection::sink_of(injections, kind, object) {
+        set_pod_sink(template, injected);
     }
 }
 
-/// Sets the injected variables of all containers of a template for Pods to exactly these.
-pub fn set_pod_environment(template: &mut PodTemplateSpec, injected: &[EnvVar]) {
+/// Gives all containers of a template for Pods exactly this.
+pub fn set_pod_sink(template: &mut PodTemplateSpec, injected: &InjectedSink) {
     let spec = template.spec.get_or_insert_default();
-    set_environment(spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()), injected);
+    let mut volumes = spec.volumes.take().unwrap_or_default();
+    let containers = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
+    set_sink(containers, &mut volumes, injected);
+    spec.volumes = (!volumes.is_empty()).then_some(volumes);
+}
+
+/// The same for containers and the volumes around them.
+pub(crate) fn set_sink<'a>(
+    containers: impl Iterator<Item = &'a mut Container>,
+    volumes: &mut Vec<Volume>,
+    injected: &InjectedSink,
+) {
+    let secret_of = |volume: &Volume| volume.secret.as_ref().and_then(|secret| secret.secret_name.clone());
+    let has_ours = |volume: &Volume| {
+        volume.name == TOKEN_VOLUME && secret_of(volume).is_some_and(|name| name.ends_with(TOKEN_SECRET_SUFFIX))
+    };
+    let had_token = volumes.iter().any(has_ours);
+    // One that is right stays as it is, with what the API has filled in.
+    volumes.retain(|volume| !has_ours(volume) || secret_of(volume) == injected.token_secret);
+    if let Some(secret) = &injected.token_secret
+        && !volumes.iter().any(|volume| volume.name == TOKEN_VOLUME)
+    {
+        let secret = SecretVolumeSource { secret_name: Some(secret.clone()), ..SecretVolumeSource::default() };
+        volumes.push(Volume { name: TOKEN_VOLUME.to_owned(), secret: Some(secret), ..Volume::default() });
+    }
+    let mut all: Vec<&mut Container> = containers.collect();
+    for container in &mut all {
+        set_token_mount(container, injected.token_secret.is_some(), had_token);
+    }
+    set_environment(all.into_iter(), &injected.variables);
+}
+
+fn set_token_mount(container: &mut Container, has_token: bool, had_token: bool) {
+    let mut mounts = container.volume_mounts.take().unwrap_or_default();
+    if has_token && !mounts.iter().any(|mount| mount.name == TOKEN_VOLUME) {
+        mounts.push(VolumeMount {
+            name: TOKEN_VOLUME.to_owned(),
+            mount_path: TOKEN_DIRECTORY.to_owned(),
+            read_only: Some(true),
+            ..VolumeMount::default()
+        });
+    }
+    if had_token && !has_token {
+        mounts.retain(|mount| mount.name != TOKEN_VOLUME);
+    }
+    container.volume_mounts = (!mounts.is_empty()).then_some(mounts);
 }
 
 /// Sets the injected variables of all containers to exactly these. An existing entry keeps its position.
-pub(crate) fn set_environment<'a>(containers: impl Iterator<Item = &'a mut Container>, injected: &[EnvVar]) {
+fn set_environment<'a>(containers: impl Iterator<Item = &'a mut Container>, injected: &[EnvVar]) {
     for container in containers {
         let mut env = container.env.take().unwrap_or_default();
         env.retain(|one| {

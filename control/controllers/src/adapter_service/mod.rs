@@ -1,6 +1,8 @@
 //! Adapters and programs of sources run as Services of their own: the instances get users, limits, logs, restarts, volumes
 //! and a directory for their state from there. No controller opens a connection of a foreign protocol.
 
+mod live_configuration;
+mod readiness;
 mod template;
 
 use std::collections::BTreeMap;
@@ -20,6 +22,8 @@ use types::serving::service::{CONFIGURATIONS_READY, Service};
 use types::shared::{ConditionStatus, HasConditions as _, controller, label, namespace};
 use types::sources::adapter::{AdapterProgram, SecretData};
 
+pub(crate) use live_configuration::watch_types;
+pub(crate) use readiness::watch_revisions;
 use template::{AdapterTemplate, Secrets, hash_of, program, secret_names};
 pub(crate) use template::{TOKEN_FILE, service_name, service_of};
 
@@ -103,6 +107,7 @@ pub(crate) async fn deploy<O: NamespacedObject>(
         let keys = found.get(&name).map(|data| data.keys().cloned().collect());
         secrets.add(name, keys.unwrap_or_default());
     }
+    let live = live_configuration::is_live(context, request.program);
     let program = match program(request.program) {
         Ok(program) => program,
         Err(why) => {
@@ -116,11 +121,20 @@ pub(crate) async fn deploy<O: NamespacedObject>(
         receiver: request.sections.receiver.as_ref(),
         sender: &request.sections.sender,
         variables: request.variables,
+        is_live: live,
         service_account_name: request.service_account_name,
         token_audience: request.token_audience,
         memory_max: request.memory_max,
         instances: request.instances,
     };
+    if live {
+        let document = template.document().to_string();
+        if !live_configuration::write(context, item, request.owner, (request.service, document)).await? {
+            let why =
+                format!("ConfigMap {} exists and does not belong to this object; rename one of them", request.service);
+            return Ok(Deployment::failed("ConfigMapNotOwned", why));
+        }
+    }
     match template.service(request.owner, request.service) {
         Ok(mut service) => {
             if request.is_public {
@@ -159,6 +173,9 @@ pub(crate) async fn apply_service<O: NamespacedObject>(
         }
         Err(why) => return Err(why),
     };
+    if let Some(told) = readiness::told_by_instance(context, &service) {
+        return Ok(told);
+    }
     // It has the exit status and the last lines of output; Ready may have the reason of the Route.
     let failed = service.condition(CONFIGURATIONS_READY).filter(|one| one.status == ConditionStatus::False);
     Ok(match failed.or_else(|| service.condition("Ready")) {

@@ -5,12 +5,14 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
+use super::live_configuration::KEY;
 use crate::api::NamespacedObject;
 use crate::owned_child::owner_references;
 use types::adapter_program::{AdapterProgram, is_built_in};
-use types::serving::annotations::{CLUSTER_LOCAL, RUNTIME_CLASS, STATE_DIRECTORY, VISIBILITY};
+use types::serving::annotations::{CLUSTER_LOCAL, RELOAD_VOLUME, RUNTIME_CLASS, STATE_DIRECTORY, VISIBILITY};
 use types::serving::service::{Service, ServiceSpec};
 use types::shared::namespace;
+use types::sink_injection::{CA_CERTS, OVERRIDES, SINK};
 
 /// The annotation of the template that says which configuration it was made of.
 const CONFIG_HASH: &str = "adapters.sluicegate.dev/config-hash";
@@ -20,6 +22,11 @@ const STATE: (&str, &str) = ("ADAPTER_STATE", "$(STATE_DIRECTORY)");
 const SECRETS: &str = "/var/run/sluicegate/secrets";
 /// Where the token for a sink is mounted.
 const TOKEN_DIRECTORY: &str = "/var/run/sluicegate/token";
+/// The volume with the configuration of a live adapter, and where it is mounted.
+const CONFIG_VOLUME: &str = "adapter-config";
+const CONFIG_DIRECTORY: &str = "/var/run/sluicegate/config";
+/// The variables whose values a live adapter finds in its document.
+const IN_DOCUMENT: [&str; 3] = [SINK, OVERRIDES, CA_CERTS];
 /// The token for a sink that authenticates senders.
 pub(crate) const TOKEN_FILE: &str = "/var/run/sluicegate/token/token";
 /// The program of the built-in transports. It is installed next to this one.
@@ -120,6 +127,8 @@ pub(crate) struct AdapterTemplate<'a> {
     pub(crate) sender: &'a Value,
     /// Further environment variables.
     pub(crate) variables: Vec<(&'static str, String)>,
+    /// The configuration is the file of a ConfigMap with the Service's name, and no part of the template.
+    pub(crate) is_live: bool,
     pub(crate) service_account_name: Option<&'a str>,
     /// The audience of the token in [`TOKEN_FILE`].
     pub(crate) token_audience: Option<&'a str>,
@@ -132,14 +141,17 @@ impl AdapterTemplate<'_> {
     /// The Service named `service` that belongs to `owner`.
     pub(crate) fn service<O: NamespacedObject>(&self, owner: &O, service: &str) -> Result<Service, String> {
         let mut annotations = json!({ STATE_DIRECTORY: service });
+        if self.is_live {
+            annotations[RELOAD_VOLUME] = CONFIG_VOLUME.into();
+        }
         if matches!(self.program, AdapterExecutable::Command(..)) {
             annotations[RUNTIME_CLASS] = "process".into();
         }
-        let template = json!({ "metadata": { "annotations": annotations }, "spec": self.pod() });
+        let template = json!({ "metadata": { "annotations": annotations }, "spec": self.pod(service) });
         service_of(owner, service, template, self.instances)
     }
 
-    fn pod(&self) -> Value {
+    fn pod(&self, service: &str) -> Value {
         let volume = |(nth, secret): (usize, &String)| {
             let volume =
                 json!({ "name": format!("secret-{nth}"), "secret": { "secretName": secret, "defaultMode": 0o400 } });
@@ -151,6 +163,10 @@ impl AdapterTemplate<'_> {
             let token = json!({ "serviceAccountToken": { "audience": audience, "path": "token" } });
             volumes.push(json!({ "name": "token", "projected": { "sources": [token], "defaultMode": 0o400 } }));
             mounts.push(json!({ "name": "token", "mountPath": TOKEN_DIRECTORY, "readOnly": true }));
+        }
+        if self.is_live {
+            volumes.push(json!({ "name": CONFIG_VOLUME, "configMap": { "name": service } }));
+            mounts.push(json!({ "name": CONFIG_VOLUME, "mountPath": CONFIG_DIRECTORY, "readOnly": true }));
         }
         let mut container = json!({
             "env": self.environment(),
@@ -174,15 +190,40 @@ impl AdapterTemplate<'_> {
         pod
     }
 
+    /// The file `ADAPTER_CONFIG` of docs/reference/adapters.md.
+    pub(super) fn document(&self) -> Value {
+        let variable = |wanted: &str| {
+            let mut all = self.variables.iter();
+            all.find(|(name, value)| *name == wanted && !value.is_empty()).map(|(_, value)| value.as_str())
+        };
+        let mut document = json!({ "sink": with_paths(self.sender, self.secrets, true) });
+        if let Some(receiver) = self.receiver {
+            document["source"] = with_paths(receiver, self.secrets, true);
+        }
+        if let Some(overrides) = variable(OVERRIDES).and_then(|text| serde_json::from_str(text).ok()) {
+            document["ceOverrides"] = overrides;
+        }
+        if let (Some(certificates), Some(sink)) = (variable(CA_CERTS), document["sink"].as_object_mut()) {
+            sink.entry("caCerts").or_insert_with(|| certificates.into());
+        }
+        document
+    }
+
     /// The environment of docs/reference/adapters.md.
     fn environment(&self) -> Vec<Value> {
         let section = |section: &Value| with_paths(section, self.secrets, true).to_string();
-        let receiver = self.receiver.map(|receiver| ("ADAPTER_RECEIVER", section(receiver)));
-        let sender = ("ADAPTER_SENDER", section(self.sender));
+        let configuration = if self.is_live {
+            vec![("ADAPTER_CONFIG", format!("{CONFIG_DIRECTORY}/{KEY}"))]
+        } else {
+            let receiver = self.receiver.map(|receiver| ("ADAPTER_RECEIVER", section(receiver)));
+            receiver.into_iter().chain([("ADAPTER_SENDER", section(self.sender))]).collect()
+        };
         let state = (STATE.0, STATE.1.to_owned());
         // `$` begins a reference to another variable in a manifest.
         let escaped = |(name, value): (&str, String)| (name.to_owned(), value.replace('$', "$$"));
-        let literal = receiver.into_iter().chain([sender]).chain(self.variables.iter().cloned()).map(escaped);
+        let is_in_document = |name: &str| self.is_live && IN_DOCUMENT.contains(&name);
+        let others = self.variables.iter().filter(|(name, _)| !is_in_document(name)).cloned();
+        let literal = configuration.into_iter().chain(others).map(escaped);
         let all = literal.chain([(state.0.to_owned(), state.1)]);
         all.map(|(name, value)| json!({ "name": name, "value": value })).collect()
     }
@@ -246,6 +287,7 @@ mod tests {
             receiver: Some(section),
             sender: &sender,
             variables: vec![("K_SINK", sink.to_owned())],
+            is_live: false,
             service_account_name: None,
             token_audience: None,
             memory_max: None,
@@ -285,6 +327,45 @@ mod tests {
         let volumes = json!(service)["spec"]["template"]["spec"]["volumes"].clone();
         assert_eq!(volumes.as_array().unwrap().len(), 3);
         assert!(volumes.as_array().unwrap().iter().all(|volume| volume["secret"]["defaultMode"] == 0o400));
+    }
+
+    /// TRN-41, TRN-56: what a live adapter reads again is in its document and not in the template, so an edit makes no Revision; a
+    /// Secret that is new needs another mount, and so another instance.
+    #[test]
+    fn edit_of_a_live_adapter_keeps_its_template() {
+        let source = source(json!({ "adapter": { "transport": "file" }, "sink": { "uri": "http://b" } }));
+        let made = |section: &Value, sink: &str, overrides: &str, secrets: &Secrets| {
+            let sender = json!({ "sinkUri": sink });
+            let template = AdapterTemplate {
+                program: &AdapterExecutable::Command("/a".into(), "file".to_owned()),
+                secrets,
+                receiver: Some(section),
+                sender: &sender,
+                variables: vec![(SINK, sink.into()), (OVERRIDES, overrides.into()), (CA_CERTS, "pem".into())],
+                is_live: true,
+                service_account_name: None,
+                token_audience: None,
+                memory_max: None,
+                instances: 1,
+            };
+            let service = template.service(&source, "orders-adapter").unwrap();
+            (template.document(), hash_of(&service).unwrap().to_owned())
+        };
+        let mut secrets = Secrets::default();
+        let (document, before) = made(&json!({ "a": 1 }), "http://s", r#"{"extensions":{"x":"y"}}"#, &secrets);
+        let wanted = json!({
+            "source": { "a": 1 }, "sink": { "sinkUri": "http://s", "caCerts": "pem" },
+            "ceOverrides": { "extensions": { "x": "y" } },
+        });
+        assert_eq!(document, wanted);
+        let (document, after) = made(&json!({ "a": 2 }), "http://t", "", &secrets);
+        assert_eq!(
+            (&document["source"]["a"], &document["ceOverrides"], after),
+            (&json!(2), &Value::Null, before.clone())
+        );
+        secrets.add("new".to_owned(), vec!["p".to_owned()]);
+        let (_, other) = made(&json!({ "p": { "secret": { "name": "new" } } }), "http://t", "", &secrets);
+        assert_ne!(other, before);
     }
 
     /// TRN-41: only what the adapter reads changes the hash.

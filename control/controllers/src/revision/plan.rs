@@ -21,7 +21,7 @@ use runtime::volumes::{InstanceMount, is_contained_path};
 use runtime::{InstanceSpec, ProbeSpec, ResourceLimits, RestartPolicy, Sidecar};
 use types::duration;
 use types::serving::annotations::{
-    CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_READINESS, RUNTIME_VOLUMES, SERVICE,
+    CONFIGURATION, PROGRESS_DEADLINE, RELOAD_VOLUME, RUNTIME_CLASS, RUNTIME_READINESS, RUNTIME_VOLUMES, SERVICE,
 };
 use types::serving::revision::Revision;
 use types::serving::revision_spec::TIMEOUT_SECONDS_DEFAULT;
@@ -111,6 +111,7 @@ fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) 
         working_dir: own_dir.or(image_dir).map(PathBuf::from),
         volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
         mounts: mounts(by_variable, container, &revision.spec.volumes, given.can_mount)?,
+        reload_volume: annotation(meta, RELOAD_VOLUME).map(str::to_owned),
         credentials: match is_container {
             true => container_credentials(container, meta)?,
             false => process_credentials(container, meta, (given.default_user, given.guarded))?,

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::adapter_service::{
     AdapterRequest, AdapterSections, Deployment, deploy, owner_item, remove_state, remove_unused_state, service_name,
+    watch_revisions, watch_types,
 };
 use crate::api::{Error, NamespacedObject, now};
 use crate::context::ControllerContext;
@@ -33,8 +34,10 @@ impl<A: NamespacedObject + ResourceStrategy + AdapterSinkKind> Controller for Ad
         ControllerKind::new(A::META.kind)
     }
 
-    fn watches<'a>(&'a self, _: &'a ControllerContext, watches: &mut Watches<'a>) {
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches.own_primary(self.kind(), &self.cache);
+        watch_types(watches, self.kind(), &self.cache);
+        watch_revisions(watches, context, A::META.kind);
         sender_policy::watch_cache(watches, self.kind(), &self.cache);
         watches.enqueue::<Service, _>(|change| owner_item(newest(change)?, A::META.kind));
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{consumer_scaling, event_types};
 use crate::adapter_service::{
     AdapterRequest, AdapterSections, Deployment, TOKEN_FILE, deploy, owner_item, remove_state, remove_unused_state,
-    service_name,
+    service_name, watch_revisions, watch_types,
 };
 use crate::api::{Error, NamespacedObject, now};
 use crate::context::ControllerContext;
@@ -39,6 +39,8 @@ impl<A: NamespacedObject + ResourceStrategy + AdapterBacked> Controller for Adap
 
     fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches.own_primary(self.kind(), &self.cache);
+        watch_types(watches, self.kind(), &self.cache);
+        watch_revisions(watches, context, A::META.kind);
         if A::HAS_CONSUMERS {
             watches.task(consumer_scaling::run(context, &self.cache));
         }

@@ -6,24 +6,25 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{EnvVar, Namespace};
+use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::core::{Selector, SelectorExt};
 
+use super::binding_tokens::BindingTokens;
 use super::{NOT_RUN_HERE, set_sink};
 use crate::api::{Error, NamespacedObject, now};
 use crate::context::ControllerContext;
 use crate::controller::{Controller, ControllerFuture, Watches, newest};
 use crate::destination_resolver::{DestinationAddress, ResolveError};
 use crate::informer_cache::{InformerCache, ObjectChange};
-use crate::oidc_identity::OidcIdentity;
+use crate::oidc_identity::{self, OidcIdentity};
 use crate::work_queue::{ControllerKind, WorkItem};
 use types::conditions::ConditionManager;
 use types::serving::configuration::Configuration;
 use types::serving::service::Service;
 use types::shared::{controller, name, namespace};
-use types::sink_injection::{self, BindableKind, BindingSubject};
+use types::sink_injection::{self, BindableKind, BindingSubject, InjectedSink};
 use types::sources::SourceKind;
 use types::sources::ping::OIDC_IDENTITY_CREATED;
 use types::sources::sink_binding::{
@@ -32,14 +33,14 @@ use types::sources::sink_binding::{
 
 /// Kinds with a template that a binding may change.
 trait HasTemplate: NamespacedObject {
-    fn set_sink_environment(&mut self, told: &[EnvVar]);
+    fn set_sink(&mut self, injected: &InjectedSink);
 }
 
 macro_rules! templated {
     ($($kind:ty),+) => {$(
         impl HasTemplate for $kind {
-            fn set_sink_environment(&mut self, told: &[EnvVar]) {
-                self.spec.template.set_sink_environment(told);
+            fn set_sink(&mut self, injected: &InjectedSink) {
+                self.spec.template.set_sink(injected);
             }
         }
     )+};
@@ -47,19 +48,20 @@ macro_rules! templated {
 templated!(Service, Configuration);
 
 impl HasTemplate for Deployment {
-    fn set_sink_environment(&mut self, injected: &[EnvVar]) {
-        sink_injection::set_pod_environment(&mut self.spec.get_or_insert_default().template, injected);
+    fn set_sink(&mut self, injected: &InjectedSink) {
+        sink_injection::set_pod_sink(&mut self.spec.get_or_insert_default().template, injected);
     }
 }
 
 impl HasTemplate for ReplicaSet {
-    fn set_sink_environment(&mut self, injected: &[EnvVar]) {
+    fn set_sink(&mut self, injected: &InjectedSink) {
         let template = self.spec.get_or_insert_default().template.get_or_insert_default();
-        sink_injection::set_pod_environment(template, injected);
+        sink_injection::set_pod_sink(template, injected);
     }
 }
 
-const NO_TOKEN: &str = "programs get no token here, and the sink requires one";
+/// The reason while subjects cannot get a token.
+const TOKEN_NOT_CREATED: &str = "TokenNotCreated";
 
 /// Why a binding's subjects get no sink.
 struct BindError {
@@ -73,6 +75,7 @@ const KIND: ControllerKind = ControllerKind::new("SinkBinding");
 pub struct BindingController {
     bindings: InformerCache<SinkBinding>,
     namespaces: InformerCache<Namespace>,
+    tokens: BindingTokens,
 }
 
 impl Controller for BindingController {
@@ -133,38 +136,48 @@ async fn is_excluded(context: &ControllerContext, home: &str) -> Result<bool, Er
 
 async fn reconcile(controller: &BindingController, context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     context.resolver.forget(item);
-    let Some(binding) = controller.bindings.get(&item.namespace, &item.name) else { return Ok(()) };
+    let Some(binding) = controller.bindings.get(&item.namespace, &item.name) else {
+        controller.tokens.forget(item);
+        return Ok(());
+    };
     let runs = binding.spec.subject.bindable_kind();
     if binding.metadata.deletion_timestamp.is_some() {
         if binding.has_finalizer() {
-            drop(apply_binding(controller, context, &binding, runs, &[]).await?); // a deleted subject needs no update
+            drop(apply_binding(controller, context, &binding, runs, &InjectedSink::default()).await?); // a deleted subject needs no update
             set_finalizer(context, &binding, false).await?;
         }
         return Ok(());
     }
     let sink = context.resolver.resolve(item, &binding.spec.sink).await?;
+    let had = binding.status.as_ref().and_then(|status| status.auth.as_ref());
+    let identity = oidc_identity::reconcile_account(context, item, &*binding, had).await?;
+    let token = match &sink {
+        Ok(sink) => controller.tokens.prepare(context, item, &binding, (sink, &identity)).await?,
+        Err(_) => Ok(()),
+    };
     let bound = match &sink {
-        Ok(sink) if runs.is_some() && sink.audience.is_none() => {
+        Ok(sink) if runs.is_some() && token.is_ok() => {
             if !binding.has_finalizer() {
                 return set_finalizer(context, &binding, true).await; // and its watch brings it back
             }
-            let injected = binding.environment(&sink.url, sink.ca_certs.as_deref());
+            let audience = sink.audience.as_deref().filter(|_| identity.account().is_some());
+            let injected = binding.injected_sink(&sink.url, sink.ca_certs.as_deref(), audience);
             Some(apply_binding(controller, context, &binding, runs, &injected).await?)
         }
         _ => None,
     };
     let mut after = (*binding).clone();
-    set_status(&mut after, sink, bound, context.settings().event_features.authenticates());
+    set_status(&mut after, sink, bound, (&identity, token));
     context.set_status(&*binding, &after).await
 }
 
-/// Sets the sink variables of all subjects to exactly `injected`.
+/// Gives all subjects exactly what `injected` has.
 async fn apply_binding(
     controller: &BindingController,
     context: &ControllerContext,
     binding: &SinkBinding,
     runs: Option<BindableKind>,
-    injected: &[EnvVar],
+    injected: &InjectedSink,
 ) -> Result<Result<(), BindError>, Error> {
     match runs {
         Some(BindableKind::Service) => {
@@ -189,7 +202,7 @@ async fn apply_to_subjects<K: HasTemplate>(
     context: &ControllerContext,
     cache: &InformerCache<K>,
     binding: &SinkBinding,
-    injected: &[EnvVar],
+    injected: &InjectedSink,
 ) -> Result<Result<(), BindError>, Error> {
     let home = namespace(&binding.metadata);
     if is_excluded(context, home).await? {
@@ -207,7 +220,7 @@ async fn apply_to_subjects<K: HasTemplate>(
             return Ok(Err(BindError { reason: "SubjectUnavailable", message }));
         }
         let mut after = (*subject).clone();
-        after.set_sink_environment(injected);
+        after.set_sink(injected);
         if after != *subject {
             context.replace(&after).await?;
         }
@@ -270,38 +283,41 @@ fn set_status(
     binding: &mut SinkBinding,
     sink: Result<DestinationAddress, ResolveError>,
     bound: Option<Result<(), BindError>>,
-    asks_who_sends: bool,
+    (identity, token): (&OidcIdentity, Result<(), String>),
 ) {
     let (is_run, generation) = (binding.spec.subject.bindable_kind().is_some(), binding.metadata.generation);
     let status = binding.status.get_or_insert_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = SinkBinding::CONDITIONS.manage(&before, now());
-    let wants_token = matches!(&sink, Ok(sink) if sink.audience.is_some());
-    mark_identity(&mut conditions, wants_token, sink.is_ok(), asks_who_sends);
+    status.auth = identity.status();
+    identity.mark(&mut conditions, OIDC_IDENTITY_CREATED);
+    mark_token(&mut conditions, (identity, &token), sink.as_ref().is_ok_and(|sink| sink.audience.is_none()));
     conditions.mark_true(TRUST_BUNDLE_PROPAGATED); // programs get all that they need of it
     set_sink(status, &mut conditions, sink);
-    match bound {
-        Some(Ok(())) => conditions.mark_true(AVAILABLE),
-        Some(Err(BindError { reason, message })) => conditions.mark_false(AVAILABLE, reason, &message),
-        None if !is_run => conditions.mark_false(AVAILABLE, NOT_RUN_HERE, NOT_BOUND),
-        None if wants_token => conditions.mark_false(AVAILABLE, "SinkRequiresAuthentication", NO_TOKEN),
-        // The last injected variables of its subjects stay.
-        None => conditions.mark_unknown(AVAILABLE, "", ""),
+    match (bound, token) {
+        (Some(Ok(())), _) => conditions.mark_true(AVAILABLE),
+        (Some(Err(BindError { reason, message })), _) => conditions.mark_false(AVAILABLE, reason, &message),
+        (None, _) if !is_run => conditions.mark_false(AVAILABLE, NOT_RUN_HERE, NOT_BOUND),
+        (None, Err(why)) => conditions.mark_false(AVAILABLE, TOKEN_NOT_CREATED, &why),
+        // What its subjects have stays.
+        (None, Ok(())) => conditions.mark_unknown(AVAILABLE, "", ""),
     }
     conditions.finish_into(&mut status.base, generation);
 }
 
-/// Programs send without an account, so a sink that requires authentication cannot be bound.
-fn mark_identity(conditions: &mut ConditionManager<'_>, wants_token: bool, is_found: bool, asks_who_sends: bool) {
-    for kind in [OIDC_IDENTITY_CREATED, OIDC_TOKEN_SECRET_CREATED] {
-        match (wants_token, asks_who_sends) {
-            (true, _) => conditions.mark_false(kind, "SinkRequiresAuthentication", NO_TOKEN),
-            (false, false) => OidcIdentity::Disabled.mark(conditions, kind),
-            (false, true) if is_found => {
-                conditions.mark_true_with_reason(kind, "NoAudience", "The sink does not require authentication.");
-            }
-            (false, true) => conditions.mark_unknown(kind, "", ""),
+fn mark_token(
+    conditions: &mut ConditionManager<'_>,
+    (identity, token): (&OidcIdentity, &Result<(), String>),
+    needs_none: bool,
+) {
+    let kind = OIDC_TOKEN_SECRET_CREATED;
+    match (identity, token) {
+        (OidcIdentity::Disabled, _) => identity.mark(conditions, kind),
+        (_, Err(why)) => conditions.mark_false(kind, TOKEN_NOT_CREATED, why),
+        _ if needs_none => {
+            conditions.mark_true_with_reason(kind, "NoAudience", "The sink does not require authentication.");
         }
+        _ => conditions.mark_true(kind),
     }
 }
 
@@ -313,7 +329,8 @@ mod tests {
 
     fn concluded(
         sink: Result<DestinationAddress, ResolveError>,
-        asks_who_sends: bool,
+        identity: &OidcIdentity,
+        token: Result<(), String>,
     ) -> Vec<(String, ConditionStatus)> {
         let subject = BindingSubject {
             api_version: "serving.knative.dev/v1".into(),
@@ -321,8 +338,8 @@ mod tests {
             ..BindingSubject::default()
         };
         let mut binding = SinkBinding::new("ns", "b", SinkBindingSpec { subject, ..SinkBindingSpec::default() });
-        let bound = sink.as_ref().is_ok_and(|sink| sink.audience.is_none()).then_some(Ok(()));
-        set_status(&mut binding, sink, bound, asks_who_sends);
+        let bound = (sink.is_ok() && token.is_ok()).then_some(Ok(()));
+        set_status(&mut binding, sink, bound, (identity, token));
         let conditions = binding.status.unwrap_or_default().base.conditions;
         conditions.into_iter().map(|one| (one.kind, one.status)).collect()
     }
@@ -334,18 +351,20 @@ mod tests {
             Ok(DestinationAddress { audience: audience.map(str::to_owned), ..DestinationAddress::from("http://s/") })
         };
         let nowhere = || Err(ResolveError("gone".into()));
-        let (yes, no, open) = (ConditionStatus::True, ConditionStatus::False, ConditionStatus::Unknown);
-        for (sink, asks, identity, ready) in [
-            (sink(None), false, yes, yes),
-            (sink(None), true, yes, yes),
-            (sink(Some("a")), true, no, no),
-            (nowhere(), false, yes, no),
-            (nowhere(), true, open, no),
+        let (yes, no) = (ConditionStatus::True, ConditionStatus::False);
+        let (off, own) = (OidcIdentity::Disabled, OidcIdentity::Created("own".to_owned()));
+        for (sink, identity, token, secret, ready) in [
+            (sink(None), &off, Ok(()), yes, yes),
+            (sink(None), &own, Ok(()), yes, yes),
+            (sink(Some("a")), &own, Ok(()), yes, yes),
+            (sink(Some("a")), &own, Err("refused".to_owned()), no, no),
+            (nowhere(), &off, Ok(()), yes, no),
+            (nowhere(), &own, Ok(()), yes, no),
         ] {
-            let found = concluded(sink, asks);
+            let found = concluded(sink, identity, token);
             let of = |kind: &str| found.iter().find(|(known, _)| known == kind).unwrap().1;
-            assert_eq!((of(OIDC_IDENTITY_CREATED), of("Ready")), (identity, ready), "{found:?}");
-            assert_eq!(of(OIDC_TOKEN_SECRET_CREATED), identity);
+            assert_eq!((of(OIDC_IDENTITY_CREATED), of("Ready")), (yes, ready), "{found:?}");
+            assert_eq!(of(OIDC_TOKEN_SECRET_CREATED), secret);
             assert_eq!((of(TRUST_BUNDLE_PROPAGATED), found.len()), (yes, 6));
         }
     }

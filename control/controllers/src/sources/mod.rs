@@ -5,6 +5,7 @@
 pub mod adapter;
 pub mod api_server;
 pub mod binding;
+mod binding_tokens;
 mod consumer_scaling;
 pub mod container;
 mod event_poster;

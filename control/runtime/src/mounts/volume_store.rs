@@ -14,15 +14,16 @@
 use std::fs;
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, fchown, symlink};
 use std::path::{Path, PathBuf};
 
+use container::user::number_in_layers;
 use rustix::fs::{Mode, OFlags};
 
 use super::{EMPTY_DIR_SUFFIX, may_mount, tmpfs};
-use crate::InstanceCredentials;
 use crate::remove_tree::remove_tree;
 use crate::volumes::{InstanceMount, InstanceVolume, VolumeContent, VolumeFile, VolumeMedium, is_contained_path};
+use crate::{InstanceCredentials, InstanceSpec};
 
 /// The link that is swapped.
 const DATA_LINK: &str = "..data";
@@ -31,6 +32,30 @@ const FOLDER_MODE: u32 = 0o700;
 /// An instance's own folders are writable for any user, as the kubelet's are; the folder above them admits no other
 /// users.
 const OWN_MODE: u32 = 0o777;
+
+/// The permission of groups and of other users to read.
+const OTHERS_READ: u32 = 0o044;
+
+/// The user of the instances, if it is not the appliance's.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct FileOwner(Option<u32>);
+
+impl FileOwner {
+    /// The manifest's user, or else the image's.
+    pub(crate) fn of(spec: &InstanceSpec) -> Self {
+        let has_own = |volume: &InstanceVolume| match &volume.content {
+            VolumeContent::Files(files) => files.iter().any(is_for_owner),
+            _ => false,
+        };
+        let image = spec.image.as_ref().filter(|_| spec.volumes.iter().any(has_own));
+        let of_image = || image.and_then(|image| number_in_layers(&image.user, &image.layers));
+        Self(spec.credentials.user.or_else(of_image))
+    }
+}
+
+fn is_for_owner(file: &VolumeFile) -> bool {
+    file.mode & OTHERS_READ == 0
+}
 
 /// The volumes of one revision, and the empty ones of one instance.
 #[derive(Debug, Clone)]
@@ -50,15 +75,19 @@ impl VolumeStore {
         &self.shared_dir
     }
 
-    /// Brings the files to what `volumes` say. What is right already is not touched.
-    pub(crate) fn write_files(&self, volumes: &[InstanceVolume]) -> io::Result<()> {
+    /// Brings the files to what `volumes` say, and returns the names of the volumes that have changed. What is right already is
+    /// not touched. A file that only its owner may read belongs to `owner`.
+    pub(crate) fn write_files<'a>(&self, volumes: &'a [InstanceVolume], owner: FileOwner) -> io::Result<Vec<&'a str>> {
+        let mut changed = Vec::new();
         for volume in volumes {
             if let VolumeContent::Files(files) = &volume.content {
                 create_dir(&self.shared_dir)?;
-                write(&self.shared_dir.join(&volume.name), files)?;
+                if write(&self.shared_dir.join(&volume.name), files, owner)? {
+                    changed.push(volume.name.as_str());
+                }
             }
         }
-        Ok(())
+        Ok(changed)
     }
 
     /// Makes the directories that outlive the instance, for its user alone.
@@ -187,18 +216,19 @@ fn create_below(directory: &Path, below: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn write(folder: &Path, files: &[VolumeFile]) -> io::Result<()> {
+/// Whether the files were others before.
+fn write(folder: &Path, files: &[VolumeFile], owner: FileOwner) -> io::Result<bool> {
     fs::create_dir_all(folder)?;
     let before = fs::read_link(folder.join(DATA_LINK)).ok();
-    let fresh = PathBuf::from(format!("..{:016x}", hash(files)));
+    let fresh = PathBuf::from(format!("..{:016x}", hash(files, owner)));
     if before.as_ref() == Some(&fresh) {
-        return Ok(());
+        return Ok(false);
     }
     let target = folder.join(&fresh);
     // Left over from a write that was cut short; nothing points to it.
     clear(&target)?;
     for file in files.iter().filter(|file| is_contained_path(&file.path)) {
-        write_file(&target.join(&file.path), file)?;
+        write_file(&target.join(&file.path), file, owner)?;
     }
     fs::create_dir_all(&target)?;
     let link = folder.join("..data_new");
@@ -208,17 +238,21 @@ fn write(folder: &Path, files: &[VolumeFile]) -> io::Result<()> {
     relink(folder, files)?;
     match before {
         // A link that leads elsewhere is not the appliance's.
-        Some(old) if old.file_name() == Some(old.as_os_str()) => clear(&folder.join(old)),
-        _ => Ok(()),
+        Some(old) if old.file_name() == Some(old.as_os_str()) => clear(&folder.join(old))?,
+        _ => {}
     }
+    Ok(true)
 }
 
-fn write_file(path: &Path, file: &VolumeFile) -> io::Result<()> {
+fn write_file(path: &Path, file: &VolumeFile, owner: FileOwner) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
     let mut written = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     written.write_all(&file.bytes)?;
+    if let Some(user) = owner.0.filter(|_| is_for_owner(file)) {
+        fchown(&written, Some(user), None)?;
+    }
     // Set afterwards, because the mode given at creation loses the bits of the umask.
     written.set_permissions(fs::Permissions::from_mode(file.mode & 0o777))
 }
@@ -253,13 +287,16 @@ fn clear(folder: &Path) -> io::Result<()> {
 }
 
 /// Names a content; equal contents have equal names over restarts, because the keys are fixed.
-fn hash(files: &[VolumeFile]) -> u64 {
+fn hash(files: &[VolumeFile], owner: FileOwner) -> u64 {
     let mut hasher = std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default().build_hasher();
     for file in files {
         for part in [file.path.as_bytes(), &file.bytes, &file.mode.to_le_bytes()] {
             hasher.write_usize(part.len());
             hasher.write(part);
         }
+    }
+    if let Some(user) = owner.0 {
+        hasher.write_u32(user);
     }
     hasher.finish()
 }
@@ -278,7 +315,7 @@ mod tests {
         for target in [other.as_path(), Path::new("../other"), Path::new("..")] {
             let _ = fs::remove_file(folder.join(DATA_LINK));
             symlink(target, folder.join(DATA_LINK)).unwrap();
-            write(&folder, &files(&[("colour", "red")])).unwrap();
+            write(&folder, &files(&[("colour", "red")]), FileOwner::default()).unwrap();
             assert_eq!(fs::read_to_string(folder.join("colour")).unwrap(), "red");
             assert!(other.exists() && folder.exists());
         }
@@ -340,18 +377,34 @@ mod tests {
     fn content_is_replaced_as_a_whole_and_leaves_nothing_of_the_old() {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("settings");
-        write(&folder, &files(&[("colour", "red"), ("deep/er", "1"), ("old", "x")])).unwrap();
+        write(&folder, &files(&[("colour", "red"), ("deep/er", "1"), ("old", "x")]), FileOwner::default()).unwrap();
         assert_eq!(names(&folder), ["colour", "deep", "old"]);
         assert_eq!(fs::read_to_string(folder.join("deep/er")).unwrap(), "1");
         assert_eq!(fs::metadata(folder.join("colour")).unwrap().permissions().mode() & 0o777, 0o640);
 
         // A reader with the old folder open continues in it or finds it gone, and never sees a mixture.
         let first = fs::read_link(folder.join(DATA_LINK)).unwrap();
-        write(&folder, &files(&[("colour", "blue"), ("deep/er", "1")])).unwrap();
+        assert!(write(&folder, &files(&[("colour", "blue"), ("deep/er", "1")]), FileOwner::default()).unwrap());
         assert_eq!(fs::read_to_string(folder.join("colour")).unwrap(), "blue");
         assert_eq!(names(&folder), ["colour", "deep"]);
         assert_ne!(fs::read_link(folder.join(DATA_LINK)).unwrap(), first);
         assert!(!folder.join(first).exists());
+    }
+
+    /// TRN-21: a Secret's file that nobody else may read belongs to the user of the instances.
+    #[test]
+    fn file_for_its_owner_belongs_to_the_user_of_the_instances() {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("skipped: only root may give files away");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let file = |path: &str, mode| VolumeFile { path: path.to_owned(), bytes: b"s".to_vec(), mode };
+        let content = [file("own", 0o400), file("shared", 0o444)];
+        write(dir.path(), &content, FileOwner::default()).unwrap();
+        assert!(write(dir.path(), &content, FileOwner(Some(4242))).unwrap(), "another owner is a change");
+        let owner = |name: &str| std::os::unix::fs::MetadataExt::uid(&fs::metadata(dir.path().join(name)).unwrap());
+        assert_eq!((owner("own"), owner("shared")), (4242, 0));
     }
 
     #[test]
@@ -359,10 +412,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("settings");
         let content = files(&[("colour", "red")]);
-        write(&folder, &content).unwrap();
+        write(&folder, &content, FileOwner::default()).unwrap();
         let stamp = || fs::symlink_metadata(folder.join(DATA_LINK)).unwrap().modified().unwrap();
         let before = stamp();
-        write(&folder, &content).unwrap();
+        assert!(!write(&folder, &content, FileOwner::default()).unwrap());
         assert_eq!(stamp(), before);
     }
 
@@ -371,11 +424,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("settings");
         let content = files(&[("colour", "red")]);
-        let half = folder.join(format!("..{:016x}", hash(&content)));
+        let half = folder.join(format!("..{:016x}", hash(&content, FileOwner::default())));
         fs::create_dir_all(&half).unwrap();
         fs::write(half.join("colour"), "r").unwrap();
         symlink("nowhere", folder.join("..data_new")).unwrap();
-        write(&folder, &content).unwrap();
+        write(&folder, &content, FileOwner::default()).unwrap();
         assert_eq!(fs::read_to_string(folder.join("colour")).unwrap(), "red");
     }
 }

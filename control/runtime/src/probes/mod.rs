@@ -18,7 +18,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::launch::launcher::Launcher;
-use crate::limits::{PROBE_HEAD_BYTES_MAX, PROBE_STEP_MAX, PROBE_STEP_MIN};
+use crate::limits::{
+    PROBE_DETAILS_TIMEOUT, PROBE_HEAD_BYTES_MAX, PROBE_OUTPUT_BYTES_MAX, PROBE_STEP_MAX, PROBE_STEP_MIN,
+};
 use crate::process::precise_sleep::precise_sleep;
 use crate::{InstancePorts, ProbeCheck, ProbeSpec};
 
@@ -105,11 +107,8 @@ impl ProbeTarget<'_> {
                 ProbeCheck::Tcp => self.connect().await.map(drop).map_err(|why| why.to_string()),
                 ProbeCheck::TcpAt { host } => self.connect_to(host).await.map_err(|why| why.to_string()),
                 ProbeCheck::Http { path, headers, tls } => {
-                    match Box::pin(self.http_status(path, headers, *tls)).await {
-                        Ok(200..400) => Ok(()),
-                        Ok(status) => Err(format!("HTTP probe failed with statuscode: {status}")),
-                        Err(why) => Err(why.to_string()),
-                    }
+                    let response = Box::pin(self.http_response(path, headers, *tls)).await;
+                    response.map_err(|why| why.to_string()).and_then(ProbeResponse::judge)
                 }
                 ProbeCheck::Grpc { service } => {
                     let stream = self.connect().await.map_err(|why| why.to_string())?;
@@ -147,7 +146,7 @@ impl ProbeTarget<'_> {
         outcome
     }
 
-    async fn http_status(self, path: &str, headers: &[(String, String)], tls: bool) -> io::Result<u16> {
+    async fn http_response(self, path: &str, headers: &[(String, String)], tls: bool) -> io::Result<ProbeResponse> {
         let (stream, address) = (self.connect().await?, self.address);
         let request = request(address, path, headers);
         if tls {
@@ -172,8 +171,25 @@ pub(crate) async fn connect(address: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends a request and reads no more than the status of its answer.
-async fn http_request(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> io::Result<u16> {
+/// What an instance answers to an HTTP probe.
+struct ProbeResponse {
+    status: u16,
+    /// A JSON object with which it says more about a failure.
+    details: Option<String>,
+}
+
+impl ProbeResponse {
+    fn judge(self) -> Result<(), String> {
+        match (self.status, self.details) {
+            (200..400, _) => Ok(()),
+            (status, None) => Err(format!("HTTP probe failed with statuscode: {status}")),
+            (status, Some(details)) => Err(format!("HTTP probe failed with statuscode: {status}: {details}")),
+        }
+    }
+}
+
+/// Sends a request and reads no more than the status of its answer, or of a failure the begin.
+async fn http_request(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> io::Result<ProbeResponse> {
     stream.write_all(request.as_bytes()).await?;
     stream.flush().await?;
     let mut head = Vec::with_capacity(PROBE_HEAD_BYTES_MAX);
@@ -182,7 +198,21 @@ async fn http_request(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: 
             break;
         }
     }
-    status_of(&head).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let status = status_of(&head).ok_or(io::ErrorKind::InvalidData)?;
+    if (200..400).contains(&status) {
+        return Ok(ProbeResponse { status, details: None });
+    }
+    let rest = async {
+        while head.len() < PROBE_HEAD_BYTES_MAX && stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {}
+    };
+    let _ = tokio::time::timeout(PROBE_DETAILS_TIMEOUT, rest).await; // what has arrived until then
+    Ok(ProbeResponse { status, details: details_of(&head) })
+}
+
+fn details_of(response: &[u8]) -> Option<String> {
+    let text = String::from_utf8_lossy(response);
+    let (_, body) = text.split_once("\r\n\r\n")?;
+    body.starts_with('{').then(|| body.chars().take(PROBE_OUTPUT_BYTES_MAX).collect())
 }
 
 fn request(address: SocketAddr, path: &str, headers: &[(String, String)]) -> String {
@@ -230,6 +260,9 @@ mod tests {
     fn a_status_is_read_from_any_bytes_or_refused() {
         assert_eq!(status_of(b"HTTP/1.1 204 No Content\r\n"), Some(204));
         assert_eq!(status_of(b"HTTP/1.0 500\n"), Some(500));
+        let details = details_of(b"HTTP/1.1 503 \r\ncontent-length: 2\r\n\r\n{\"reason\":\"r\"}");
+        assert_eq!(details.as_deref(), Some("{\"reason\":\"r\"}"));
+        assert_eq!(details_of(b"HTTP/1.1 503 \r\n\r\nbusy"), None);
         for bad in [&b""[..], b"HTTP/1.1", b"HTTP/1.1 2", b"HTTP/1.1 abc", b"\xff\xfe\n", b"HTTP/2 200"] {
             assert_eq!(status_of(bad), None);
         }

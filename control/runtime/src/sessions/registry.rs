@@ -3,13 +3,15 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
+use rustix::process::Pid;
 use tokio::sync::{Notify, watch};
 
 use super::{RunningContainer, SessionError};
-use crate::InstancePorts;
 use crate::launch::launcher::Launcher;
 use crate::usage::InstanceProcesses;
+use crate::{InstancePorts, InstanceSpec};
 
 /// Instances by their ids.
 #[derive(Default)]
@@ -21,6 +23,13 @@ impl SessionRegistry {
     /// The processes of all of them.
     pub(super) fn processes(&self) -> Vec<InstanceProcesses> {
         self.instances.borrow().values().filter_map(|one| one.processes.borrow().clone()).collect()
+    }
+
+    /// The instances of a revision.
+    pub(crate) fn of_revision(&self, namespace: &str, revision: &str) -> Vec<Rc<InstanceSessions>> {
+        let instances = self.instances.borrow();
+        let is_of = |spec: &InstanceSpec| (spec.namespace.as_str(), spec.revision.as_str()) == (namespace, revision);
+        instances.values().filter(|one| one.spec.as_deref().is_some_and(is_of)).cloned().collect()
     }
 
     pub(super) fn get(&self, instance: u64) -> Option<Rc<InstanceSessions>> {
@@ -41,6 +50,7 @@ pub(crate) struct InstanceSessions {
     thawed: Notify,
     ended: watch::Sender<bool>,
     processes: RefCell<Option<InstanceProcesses>>,
+    spec: Option<Arc<InstanceSpec>>,
 }
 
 pub(super) struct SessionContainer {
@@ -63,7 +73,20 @@ impl InstanceSessions {
             thawed: Notify::new(),
             ended: watch::Sender::new(false),
             processes: RefCell::default(),
+            spec: None,
         }
+    }
+
+    /// What it was started from.
+    pub(crate) fn with_spec(self, spec: Arc<InstanceSpec>) -> Self {
+        Self { spec: Some(spec), ..self }
+    }
+
+    /// The process that runs its program; `None` once it has ended.
+    pub(crate) fn leader(&self) -> Option<Pid> {
+        let processes = self.processes.borrow();
+        let leader = processes.as_ref().filter(|_| !*self.ended.borrow())?.leader;
+        Pid::from_raw(leader)
     }
 
     /// What clients learn of its use of resources.

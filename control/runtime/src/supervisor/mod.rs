@@ -16,6 +16,7 @@ mod lifetime;
 mod sandbox;
 mod sidecars;
 mod supervise;
+mod volume_changes;
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -226,7 +227,7 @@ async fn run_commands(thread: RuntimeThread, mut jobs: UnboundedReceiver<Runtime
                 lived += 1;
                 drop(running.spawn_local(run_instance(thread.clone(), instance)));
             }
-            Some(RuntimeCommand::Refresh(spec)) => refresh(host, &spec),
+            Some(RuntimeCommand::Refresh(spec)) => volume_changes::apply(host, sessions, &spec),
             Some(RuntimeCommand::Forget { namespace, revision }) => {
                 host.records.remove_revision(&namespace, &revision, host.generation.first)
             }
@@ -237,14 +238,6 @@ async fn run_commands(thread: RuntimeThread, mut jobs: UnboundedReceiver<Runtime
     }
     // The runtime was dropped; each instance ends when its handle is dropped too.
     while running.join_next().await.is_some() {}
-}
-
-/// Running instances see the new files at their next read; if an update fails, the old files stay.
-fn refresh(host: &HostContext, spec: &InstanceSpec) {
-    let store = VolumeStore::new(&host.records.folder(&spec.namespace, &spec.revision), 0);
-    if let Err(why) = store.write_files(&spec.volumes) {
-        tracing::error!(revision = spec.revision, %why, "volumes keep their old files");
-    }
 }
 
 /// One instance from start to end.
@@ -377,7 +370,7 @@ impl InstanceProcess {
                     began: std::time::Instant::now(),
                 };
                 let all = reachable_containers(instance, &sidecars, &launcher, &environment, &ports);
-                let all = all.with_processes(processes);
+                let all = all.with_processes(processes).with_spec(Arc::clone(spec));
                 Ok(Self {
                     sessions: InstanceRegistration::new(sessions, id, all),
                     child,

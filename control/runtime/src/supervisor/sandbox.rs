@@ -21,7 +21,7 @@ use crate::launch::container_launcher::{ContainerLauncher, scratch_folder};
 use crate::launch::launcher::Launcher;
 use crate::logs::instance_log::InstanceLog;
 use crate::logs::termination_message::TerminationMessage;
-use crate::mounts::volume_store::VolumeStore;
+use crate::mounts::volume_store::{FileOwner, VolumeStore};
 use crate::names::{host_name, instance_name};
 use crate::sandbox_spec::SandboxSpec;
 use crate::user_ids::UserIdBlock;
@@ -54,7 +54,7 @@ impl Sandbox {
         }
         let record = waiting.as_ref().map_or_else(InstanceRecord::new, |waiting| waiting.record().clone());
         let store = VolumeStore::new(&host.records.folder(&spec.namespace, &spec.revision), id);
-        store.write_files(&spec.volumes)?;
+        store.write_files(&spec.volumes, FileOwner::of(spec))?;
         let others = spec.init_containers.iter().chain(&spec.sidecars).flat_map(|one| &one.spec.mounts);
         store.create_instance_dirs(&spec.volumes, spec.mounts.iter().chain(others))?;
         VolumeStore::create_persistent_dirs(&spec.volumes, &spec.credentials)?;

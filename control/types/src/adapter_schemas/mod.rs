@@ -24,6 +24,13 @@ pub struct AdapterTypeSpec {
     /// What its AdapterSources emit, if they do not say so themselves.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub event_types: Vec<EmittedType>,
+    /// The adapter reads its configuration from the file `ADAPTER_CONFIG`, and again on SIGHUP: an edit needs no other process.
+    #[serde(skip_serializing_if = "is_false")]
+    pub live: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// A type of events.
@@ -38,8 +45,9 @@ pub struct EmittedType {
 
 impl AdapterTypeSpec {
     /// The one of the adapter.
-    pub(crate) fn find<'a>(types: &'a [Self], adapter: &AdapterProgram) -> Option<&'a Self> {
-        types.iter().find(|known| known.adapter == *adapter)
+    #[must_use]
+    pub fn find<'a>(types: impl IntoIterator<Item = &'a Self>, adapter: &AdapterProgram) -> Option<&'a Self> {
+        types.into_iter().find(|known| known.adapter == *adapter)
     }
 }
 

@@ -56,6 +56,8 @@ pub const RUNTIME_VOLUMES: &str = "runtime.sluicegate.dev/volumes";
 pub const RUNTIME_READINESS: &str = "runtime.sluicegate.dev/readiness-probe";
 /// `false`: the users of the containers are others than the host's, as with `hostUsers: false` of a Pod.
 pub const RUNTIME_HOST_USERS: &str = "runtime.sluicegate.dev/host-users";
+/// The name of a volume; when its files change, the program of the instance gets SIGHUP.
+pub const RELOAD_VOLUME: &str = "runtime.sluicegate.dev/reload-volume";
 /// The name of a directory that outlives the instances; the program finds it by the variable `STATE_DIRECTORY`.
 pub const STATE_DIRECTORY: &str = "runtime.sluicegate.dev/state-directory";
 

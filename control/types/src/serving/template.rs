@@ -1,6 +1,5 @@
 //! The revision template: the next Revision, with the name, labels and annotations that it will have.
 
-use k8s_openapi::api::core::v1::EnvVar;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -10,7 +9,7 @@ use super::{annotations, schemas};
 use crate::field_errors::FieldErrors;
 use crate::settings::Settings;
 use crate::shared::controller;
-use crate::sink_injection::{self, BindableKind, SinkInjection};
+use crate::sink_injection::{self, BindableKind, InjectedSink, SinkInjection};
 use support::names::is_dns1035_label;
 
 /// The next Revision; each change makes a new one.
@@ -69,9 +68,9 @@ impl RevisionTemplate {
         (kind, object): (BindableKind, &ObjectMeta),
         before: Option<&Self>,
     ) {
-        let Some(injected) = SinkInjection::environment(injections, kind, object) else { return };
+        let Some(injected) = SinkInjection::sink_of(injections, kind, object) else { return };
         let mut bound = self.clone();
-        bound.set_sink_environment(injected);
+        bound.set_sink(injected);
         let is_named =
             |before: &Self| before.explicit_name().is_some() && before.explicit_name() == bound.explicit_name();
         let would_change = before.is_some_and(|before| is_named(before) && *before != bound);
@@ -80,10 +79,11 @@ impl RevisionTemplate {
         }
     }
 
-    /// Sets the sink variables of all containers to exactly these.
-    pub fn set_sink_environment(&mut self, injected: &[EnvVar]) {
+    /// Gives all containers exactly this sink.
+    pub fn set_sink(&mut self, injected: &InjectedSink) {
         let spec = &mut self.spec;
-        sink_injection::set_environment(spec.containers.iter_mut().chain(&mut spec.init_containers), injected);
+        let containers = spec.containers.iter_mut().chain(&mut spec.init_containers);
+        sink_injection::set_sink(containers, &mut spec.volumes, injected);
     }
 
     fn validate_own_name(&self, parent: &ObjectMeta, at: &str, problems: &mut FieldErrors) {

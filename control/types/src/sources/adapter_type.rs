@@ -10,6 +10,7 @@ use crate::custom_kinds;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{AGE, column};
+use crate::role_rules::CONTROLLER_READS;
 
 /// `adapters.sluicegate.dev/v1alpha1` AdapterType. Lives in no namespace.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -60,6 +61,7 @@ impl ResourceStrategy for AdapterType {
         categories: &["knative", "eventing"],
         namespaced: false,
         unknown_fields: UnknownFieldPolicy::Reject,
+        role_rules: &[CONTROLLER_READS],
         columns: &[column("Image", ".spec.adapter.image"), column("Transport", ".spec.adapter.transport"), AGE],
         ..CORE
     };

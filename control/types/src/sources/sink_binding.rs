@@ -15,7 +15,9 @@ use crate::kind;
 use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
 use crate::settings::Settings;
 use crate::shared::{Destination, SPEC_CHANGED, name, namespace};
-use crate::sink_injection::{self, BindableKind, BindingSubject, CA_CERTS, OVERRIDES, SINK, SinkInjection};
+use crate::sink_injection::{
+    self, BindableKind, BindingSubject, CA_CERTS, InjectedSink, OVERRIDES, SINK, SinkInjection, token_secret,
+};
 
 /// The finalizer that holds a binding until its variables are removed from its subjects, by upstream's name.
 pub const FINALIZER: &str = "sinkbindings.sources.knative.dev";
@@ -71,7 +73,7 @@ impl SinkBinding {
             subject: self.spec.subject.clone(),
             created: self.metadata.creation_timestamp.clone(),
             name: name(&self.metadata).to_owned(),
-            environment: self.last_environment(),
+            sink: self.last_sink(),
         })
     }
 
@@ -81,20 +83,21 @@ impl SinkBinding {
         (self.metadata.creation_timestamp.as_ref(), name(&self.metadata))
     }
 
-    /// The injected variables for a sink.
+    /// What subjects get for a sink.
     #[must_use]
-    pub fn environment(&self, url: &str, ca_certs: Option<&str>) -> Vec<EnvVar> {
+    pub fn injected_sink(&self, url: &str, ca_certs: Option<&str>, audience: Option<&str>) -> InjectedSink {
         let overrides = self.spec.ce_overrides.as_ref().and_then(|known| serde_json::to_string(known).ok());
         let one = |name: &str, value: String| EnvVar { name: name.to_owned(), value: Some(value), ..EnvVar::default() };
         let mut injected = vec![one(SINK, url.to_owned()), one(OVERRIDES, overrides.unwrap_or_default())];
         injected.extend(ca_certs.map(|known| one(CA_CERTS, known.to_owned())));
-        injected
+        InjectedSink { variables: injected, token_secret: audience.map(|_| token_secret(name(&self.metadata))) }
     }
 
-    /// The injected variables from the status of the sink.
-    fn last_environment(&self) -> Option<Vec<EnvVar>> {
-        let status = self.status.as_ref().filter(|status| status.sink_audience.is_none())?;
-        Some(self.environment(status.sink_uri.as_deref()?, status.sink_ca_certs.as_deref()))
+    /// The same from the status of the sink.
+    fn last_sink(&self) -> Option<InjectedSink> {
+        let status = self.status.as_ref()?;
+        let certificates = status.sink_ca_certs.as_deref();
+        Some(self.injected_sink(status.sink_uri.as_deref()?, certificates, status.sink_audience.as_deref()))
     }
 }
 
@@ -198,7 +201,7 @@ mod tests {
             let one = |(name, value): &(&str, &str)| json!({ "name": name, "value": value });
             let injected: Vec<EnvVar> =
                 injected.iter().map(|injected| serde_json::from_value(one(injected)).unwrap()).collect();
-            template.set_sink_environment(&injected);
+            template.set_sink(&InjectedSink { variables: injected, token_secret: None });
             environments(&template)
         };
         let sink = json!({ "name": "K_SINK", "value": "http://b" });
@@ -208,6 +211,31 @@ mod tests {
         assert_eq!(injected(&old, &[("K_SINK", "http://b")]), json!([[author, sink, last], [sink], [sink]]));
         assert_eq!(injected(&old, &[]), json!([[author, last], null, null]));
         assert_eq!(injected(&json!(null), &[]), json!([null, null, null]));
+    }
+
+    /// X-FEA-07: the token is a file of each container, and is removed with the binding; a volume of the author stays.
+    #[test]
+    fn token_is_a_file_and_no_variable() {
+        let mut subject = template(None, json!([{ "name": "A", "value": "1" }]));
+        let own = json!({ "name": "own", "emptyDir": {} });
+        subject.spec.volumes = vec![serde_json::from_value(own).unwrap()];
+        let before = subject.clone();
+        let one = binding("one", "01", json!({ "name": "app" }));
+        let sink = one.injected_sink("http://b", None, Some("aud"));
+        subject.set_sink(&sink);
+        let once = subject.clone();
+        subject.set_sink(&sink);
+        assert_eq!(subject, once, "a second time changes nothing");
+        let spec = json!(subject.spec);
+        assert_eq!(spec["volumes"][1], json!({ "name": "oidc-token", "secret": { "secretName": "one-oidc-token" } }));
+        let mount = json!({ "name": "oidc-token", "mountPath": "/oidc", "readOnly": true });
+        for container in [&spec["containers"][0], &spec["containers"][1], &spec["initContainers"][0]] {
+            assert_eq!(container["volumeMounts"][0], mount);
+        }
+        let names: Vec<_> = spec["containers"][1]["env"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
+        assert_eq!(names, ["K_SINK", "K_CE_OVERRIDES"]);
+        subject.set_sink(&InjectedSink::default());
+        assert_eq!(subject, before);
     }
 
     fn binding(name: &str, made: &str, subject: Value) -> SinkBinding {
@@ -251,17 +279,14 @@ mod tests {
         let owner = json!([{ "apiVersion": "v1", "kind": "K", "name": "n", "uid": "u", "controller": true }]);
         assert_eq!(injected(&all, json!({ "name": "app", "ownerReferences": owner })), None, "its owner is told");
 
-        let (mut free, mut going, mut lost, mut strict) = (old.clone(), old.clone(), old.clone(), old.clone());
+        let (mut free, mut going, mut lost) = (old.clone(), old.clone(), old.clone());
         free.metadata.finalizers = None;
         going.metadata.deletion_timestamp = old.metadata.creation_timestamp.clone();
         for passed in [free, going] {
             assert_eq!(injected(&[passed, young.clone()], app()).as_deref(), Some("http://young"));
         }
         lost.status = None;
-        strict.status.as_mut().unwrap().sink_audience = Some("a".into());
-        for first in [lost, strict] {
-            assert_eq!(injected(&[first, young.clone()], app()), None, "it is the older one's all the same");
-        }
+        assert_eq!(injected(&[lost, young.clone()], app()), None, "it is the older one's all the same");
     }
 
     /// Its author's next write would be refused otherwise: a template that keeps its name cannot change.
