@@ -221,7 +221,8 @@ caches! {
     subscriptions: Subscription = InformerCache::with_index(indexes::subscription_keys), defaulted by defaulting::install;
     sequences: Sequence = InformerCache::default(), defaulted by defaulting::install;
     parallels: Parallel = InformerCache::default(), defaulted by defaulting::install;
-    adapter_types: AdapterType = InformerCache::default();
+    // A cluster need not know our kind.
+    adapter_types: AdapterType = InformerCache::default(), optional true;
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::{secrets, settings};
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, COUNT, PrinterColumn, column};
-use crate::role_rules::{CONTROLLER_MANAGES, CONTROLLER_READS, DefaultRole, EDIT, RoleRule, VIEW};
+use crate::role_rules::{CONTROLLER_READS, DefaultRole, EDIT, RoleRule, VIEW};
 
 /// The finalizer of every namespace, until its content is deleted.
 pub const NAMESPACE_FINALIZER: &str = "kubernetes";
@@ -70,8 +70,7 @@ impl ResourceStrategy for ConfigMap {
         singular: "configmap",
         short_names: &["cm"],
         columns: &[PrinterColumn { format: COUNT, ..column("Data", ".data+.binaryData") }, AGE],
-        // Controllers write the configuration of adapters.
-        role_rules: &[VIEW, EDIT, CONTROLLER_MANAGES],
+        role_rules: &[VIEW, EDIT, CONTROLLER_READS],
         ..CORE
     };
 

@@ -67,8 +67,6 @@ pub const EDIT: RoleRule = RoleRule::new(DefaultRole::Edit, WRITE);
 pub const ADMINISTER: RoleRule = RoleRule::new(DefaultRole::Admin, READ_AND_WRITE);
 /// Our controllers read the kind.
 pub const CONTROLLER_READS: RoleRule = RoleRule::new(DefaultRole::Controller, READ);
-/// Our controllers create, change and delete objects of the kind.
-pub const CONTROLLER_MANAGES: RoleRule = RoleRule::new(DefaultRole::Controller, MANAGE);
 /// Our controllers write the kind's statuses.
 pub const CONTROLLER_REPORTS: RoleRule = RoleRule::new(DefaultRole::Controller, UPDATE_STATUS).on(&["status"]);
 /// Our controllers reconcile the kind: they write objects and statuses.

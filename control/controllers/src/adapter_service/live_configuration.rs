@@ -21,7 +21,9 @@ pub(super) const KEY: &str = "adapter.json";
 
 /// Whether the adapter reads a changed file when it gets SIGHUP, and can see that file.
 pub(super) fn is_live(context: &ControllerContext, program: &AdapterProgram) -> bool {
-    if !may_mount() {
+    // The role of a follower allows no write of ConfigMaps.
+    let is_own_api = context.sources().store.strong_count() > 0;
+    if !may_mount() || !is_own_api {
         return false;
     }
     if let Some(transport) = &program.transport {
