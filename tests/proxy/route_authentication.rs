@@ -15,7 +15,7 @@ use tempfile::TempDir;
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const HOST: &str = "app.example.com";
 /// The password is `open sesame`.
-const ANN: &str = "ann:$2y$04$/VFpO1ODbZBib5hhgL6qEunI/XpPHApcyXwm5HMMOXJypjogNNAkK";
+pub(crate) const ANN: &str = "ann:$2y$04$/VFpO1ODbZBib5hhgL6qEunI/XpPHApcyXwm5HMMOXJypjogNNAkK";
 /// The password is `password`.
 const BOB: &str = "bob:{SHA}W6ph5Mm5Pz8GgiULbPgzG37mj9g=";
 
@@ -43,7 +43,7 @@ fn call(appliance: &Appliance, fields: &[(&str, &str)]) -> HttpResponse {
     fields.iter().fold(call, |call, (name, value)| call.header(name, value)).send(appliance.http())
 }
 
-fn basic(pair: &str) -> String {
+pub(crate) fn basic(pair: &str) -> String {
     format!("Basic {}", STANDARD.encode(pair))
 }
 
@@ -138,19 +138,19 @@ fn reload_reads_users_again() {
 }
 
 /// An issuer of tokens.
-struct Issuer(KeyPair);
+pub(crate) struct Issuer(KeyPair);
 
 impl Issuer {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(KeyPair::generate_for(&PKCS_ED25519).unwrap())
     }
 
-    fn keys(&self) -> String {
+    pub(crate) fn keys(&self) -> String {
         let x = URL_SAFE_NO_PAD.encode(self.0.der_bytes());
         json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "kid": "1", "x": x }] }).to_string()
     }
 
-    fn token(&self, claims: &Value) -> String {
+    pub(crate) fn token(&self, claims: &Value) -> String {
         let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let signed = format!("{}.{}", part(&json!({ "alg": "EdDSA", "kid": "1" })), part(claims));
         let signature = self.0.sign(signed.as_bytes()).unwrap();
@@ -158,7 +158,7 @@ impl Issuer {
     }
 }
 
-fn now_s() -> u64 {
+pub(crate) fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 

@@ -62,12 +62,13 @@ const BENCHES: [(&str, &str, &str); 6] = [
 ];
 
 /// Files that open TCP connections, and why each may: a new one asks the target policy, or says why it need not.
-const CONNECTS: [(&str, &str); 10] = [
+const CONNECTS: [(&str, &str); 11] = [
     ("dataplane/protocol/src/http/client.rs", "asks the target policy"),
     ("dataplane/protocol/src/h2/client.rs", "asks the target policy"),
     ("dataplane/protocol/src/tls/transport.rs", "called by these two"),
     ("control/runtime/src/probes/mod.rs", "asks the target policy, but for what an instance of ours speaks"),
     ("control/runtime/src/sessions/connect.rs", "asks the target policy"),
+    ("control/controllers/src/gateway/policies/jwks_fetch.rs", "asks the target policy"),
     ("src/cli/run/acme/http_client.rs", "asks the ACME directory that the operator names"),
     ("src/cli/run/health_check.rs", "checks the addresses that the operator gives to --route"),
     (

@@ -32,6 +32,8 @@ use types::gateway_api::grpc_route::GrpcRoute;
 use types::gateway_api::http_route::HttpRoute;
 use types::gateway_api::reference_grant::ReferenceGrant;
 use types::gateway_api::stream_route::{TcpRoute, TlsRoute, UdpRoute};
+use types::gateway_policies::security_policy::GatewaySecurityPolicy;
+use types::gateway_policies::traffic_policy::GatewayTrafficPolicy;
 use types::messaging::channel::Channel;
 use types::messaging::in_memory_channel::InMemoryChannel;
 use types::messaging::subscription::Subscription;
@@ -205,6 +207,8 @@ caches! {
     udp_routes: UdpRoute = InformerCache::default();
     reference_grants: ReferenceGrant = InformerCache::default();
     backend_tls_policies: BackendTlsPolicy = InformerCache::default();
+    security_policies: GatewaySecurityPolicy = InformerCache::with_index(indexes::security_policy_keys), optional true;
+    traffic_policies: GatewayTrafficPolicy = InformerCache::with_index(indexes::traffic_policy_keys), optional true;
     // Few of them are asked for: those with the authorities of backends.
     config_maps: ConfigMap = InformerCache::compressed();
     namespaces: Namespace = InformerCache::compressed();

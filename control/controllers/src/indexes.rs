@@ -5,6 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::names::service_host;
 use types::eventing::trigger::Trigger;
+use types::gateway_policies::security_policy::GatewaySecurityPolicy;
+use types::gateway_policies::traffic_policy::GatewayTrafficPolicy;
 use types::messaging::subscription::Subscription;
 use types::networking::certificate::{Certificate, WILDCARD_LABEL};
 use types::serving::annotations::{CLUSTER_LOCAL, REVISION, VISIBILITY};
@@ -52,6 +54,24 @@ pub(crate) fn status_revision_key(name: &str) -> String {
 
 pub(crate) fn status_configuration_key(name: &str) -> String {
     format!("has configuration {name}")
+}
+
+/// Policies are found by their targets, and by the Secrets that they name.
+pub(crate) fn security_policy_keys(policy: &GatewaySecurityPolicy) -> Vec<String> {
+    let targets = policy.spec.target_refs.iter().map(|target| policy_target_key(&target.kind, &target.name));
+    targets.chain(policy.spec.secrets().map(policy_secret_key)).collect()
+}
+
+pub(crate) fn traffic_policy_keys(policy: &GatewayTrafficPolicy) -> Vec<String> {
+    policy.spec.target_refs.iter().map(|target| policy_target_key(&target.kind, &target.name)).collect()
+}
+
+pub(crate) fn policy_target_key(kind: &str, name: &str) -> String {
+    format!("for {kind} {name}")
+}
+
+pub(crate) fn policy_secret_key(name: &str) -> String {
+    format!("reads secret {name}")
 }
 
 /// Certificates are indexed by their owner, their Secret, and the solvers of their challenges.

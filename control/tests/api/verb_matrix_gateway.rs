@@ -1,6 +1,6 @@
 //! The rows of the kinds of Gateway API.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{INVALID, KindRow, row};
 
@@ -29,6 +29,12 @@ pub(super) fn gateway_rows() -> Vec<KindRow> {
         let authorities = json!([{ "group": "", "kind": "ConfigMap", "name": "ca" }]);
         json!({ "spec": { "targetRefs": [{ "group": "", "kind": "Service", "name": "a" }],
             "validation": { "caCertificateRefs": authorities, "hostname": hostname } } })
+    };
+    let policy = |fields: Value| {
+        let mut spec = json!({ "targetRefs": [
+            { "group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "name": "a" } ] });
+        spec.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        json!({ "spec": spec })
     };
     let ancestor = json!({ "ancestorRef": { "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "g" },
         "controllerName": "example.com/a", "conditions": [condition] });
@@ -62,6 +68,22 @@ pub(super) fn gateway_rows() -> Vec<KindRow> {
         row("BackendTLSPolicy", &["Name", "Age"], tls_policy("a.test"), tls_policy("b.test"))
             .wrong(tls_policy("a b"), "spec.validation.hostname", INVALID)
             .status(json!({ "ancestors": [ancestor] })),
+        row(
+            "SecurityPolicy",
+            &["Name", "Age"],
+            policy(json!({ "deny": ["10.0.0.0/8"] })),
+            policy(json!({ "deny": ["::1"] })),
+        )
+        .wrong(policy(json!({ "deny": ["x"] })), "spec.deny[0]", "not a network")
+        .status(json!({ "ancestors": [ancestor] })),
+        row(
+            "TrafficPolicy",
+            &["Name", "Age"],
+            policy(json!({ "requestBody": { "maxBytes": 1 } })),
+            policy(json!({ "requestBody": { "maxBytes": 2 } })),
+        )
+        .wrong(policy(json!({ "timeouts": { "request": "5" } })), "spec.timeouts", "not a duration")
+        .status(json!({ "ancestors": [ancestor] })),
         row("ReferenceGrant", &["Name", "Age"], grant("Service"), grant("Secret")).wrong(
             grant("a b"),
             "spec.to[0].kind",

@@ -25,6 +25,7 @@ pub mod example_kind;
 pub mod field_errors;
 pub mod flows;
 pub mod gateway_api;
+pub mod gateway_policies;
 pub mod items;
 pub mod kafka;
 pub mod kind_registry;
@@ -82,6 +83,7 @@ pub fn registry_with(workloads: WorkloadKinds) -> KindRegistry {
         flows::entries(),
         networking::entries(),
         gateway_api::entries(),
+        gateway_policies::entries(),
         sources::entries(),
         sinks::entries(),
         vec![KindEntry::of::<sources::adapter_type::AdapterType>()],

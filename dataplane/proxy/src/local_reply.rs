@@ -41,7 +41,8 @@ pub enum LocalReply {
         status: u16,
         location: Box<str>,
     },
-    /// The rule of the route has this status instead of a backend, or for one that cannot be used.
+    /// The rule of the route has this status instead of a backend, or for one that cannot be used: 503 if its policy cannot be
+    /// used.
     FixedStatus {
         status: u16,
         backend: Box<str>,
@@ -316,11 +317,7 @@ impl fmt::Display for LocalReply {
             Self::BodyTooLarge(most) => write!(f, "the request body is larger than {most} bytes"),
             Self::Unauthorized { why, .. } | Self::AuthenticationUnavailable(why) => write!(f, "unauthorized: {why}"),
             Self::Redirect { location, .. } => write!(f, "see {location}"),
-            Self::FixedStatus { status, backend } => write!(
-                f,
-                "the rule of the route answers with {status}: {backend} does not exist or may not be used; see the conditions \
-                 of the route"
-            ),
+            Self::FixedStatus { status, backend } => put_fixed_status(f, *status, backend),
             Self::HostNotFound(host) => write!(
                 f,
                 "no route for host \"{host}\": apply a Service whose URL has this host, or start with --route {host}=ADDRESS"
@@ -367,6 +364,17 @@ impl fmt::Display for LocalReply {
             Self::ResponseTimeout => f.write_str("request timeout"),
             Self::Draining => f.write_str("the server is stopping"),
         }
+    }
+}
+
+fn put_fixed_status(f: &mut fmt::Formatter<'_>, status: u16, backend: &str) -> fmt::Result {
+    match status {
+        503 => f.write_str("the SecurityPolicy of the rule cannot be used; see the conditions of the policy"),
+        _ => write!(
+            f,
+            "the rule of the route answers with {status}: {backend} does not exist or may not be used; see the conditions \
+             of the route"
+        ),
     }
 }
 

@@ -16,6 +16,7 @@ mod infrastructure;
 mod layer4;
 mod listeners;
 mod matching;
+mod policies;
 mod references;
 mod run_time_listeners;
 

@@ -20,6 +20,8 @@ mod listener_outcome;
 mod listener_plan;
 mod listener_targets;
 mod path_rules;
+mod policies;
+mod policy_status;
 mod route_kind;
 mod route_status;
 mod route_store;
@@ -34,22 +36,28 @@ use std::sync::Arc;
 use crate::controller::Controller;
 use backend_tls::BackendTlsPolicyController;
 use listener_book::ListenerBook;
+use policies::{PolicyCache, PolicyController};
 use route_store::RouteStore;
 use types::gateway_api::grpc_route::GrpcRoute;
 use types::gateway_api::http_route::HttpRoute;
 use types::gateway_api::stream_route::{TcpRoute, TlsRoute, UdpRoute};
+use types::gateway_policies::security_policy::GatewaySecurityPolicy;
+use types::gateway_policies::traffic_policy::GatewayTrafficPolicy;
 
 /// The controllers of Gateway API, in the order in which a start restores their state.
 pub(crate) fn controllers() -> Vec<Box<dyn Controller>> {
     let (store, book) = (Arc::new(RouteStore::default()), Arc::new(ListenerBook::default()));
+    let policies = Arc::new(PolicyCache::default());
     vec![
         Box::new(class::GatewayClassController),
         Box::new(gateways::GatewayController::new(Arc::clone(&store), Arc::clone(&book))),
-        Box::new(routes::GatewayRouteController::<HttpRoute>::new(Arc::clone(&store), Arc::clone(&book))),
-        Box::new(routes::GatewayRouteController::<GrpcRoute>::new(Arc::clone(&store), Arc::clone(&book))),
-        Box::new(routes::GatewayRouteController::<TlsRoute>::new(Arc::clone(&store), Arc::clone(&book))),
-        Box::new(routes::GatewayRouteController::<TcpRoute>::new(Arc::clone(&store), Arc::clone(&book))),
-        Box::new(routes::GatewayRouteController::<UdpRoute>::new(Arc::clone(&store), book)),
-        Box::new(BackendTlsPolicyController::new(store)),
+        Box::new(routes::GatewayRouteController::<HttpRoute>::new(&store, &book, &policies)),
+        Box::new(routes::GatewayRouteController::<GrpcRoute>::new(&store, &book, &policies)),
+        Box::new(routes::GatewayRouteController::<TlsRoute>::new(&store, &book, &policies)),
+        Box::new(routes::GatewayRouteController::<TcpRoute>::new(&store, &book, &policies)),
+        Box::new(routes::GatewayRouteController::<UdpRoute>::new(&store, &book, &policies)),
+        Box::new(BackendTlsPolicyController::new(Arc::clone(&store))),
+        Box::new(PolicyController::<GatewaySecurityPolicy>::new(&store, &policies)),
+        Box::new(PolicyController::<GatewayTrafficPolicy>::new(&store, &policies)),
     ]
 }

@@ -54,6 +54,7 @@ impl RuleCompiler<'_> {
             } else {
                 shares.get_or_insert_with(|| self.shares(rule, matches.path())).clone()
             };
+            self.compiled.names.push(rule.name.clone());
             self.compiled.rules.push(PathRule {
                 matches,
                 splits,

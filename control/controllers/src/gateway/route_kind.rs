@@ -133,6 +133,7 @@ impl GatewayRoute for GrpcRoute {
 
     fn rules(&self) -> Vec<HttpRouteRule> {
         let rules = self.spec.rules.iter().map(|rule| HttpRouteRule {
+            name: rule.name.clone(),
             matches: rule.matches.iter().map(http_match).collect(),
             filters: rule.filters.clone(),
             backend_refs: rule.backend_refs.clone(),

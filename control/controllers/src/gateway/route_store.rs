@@ -168,6 +168,13 @@ impl RouteStore {
         routes.flat_map(|route| &route.listeners).map(|(gateway, _)| gateway.clone()).collect()
     }
 
+    /// Namespace and name of each Gateway that has a route.
+    pub(super) fn gateways_of_route(&self, item: &WorkItem) -> BTreeSet<(String, String)> {
+        let state = self.lock();
+        let listeners = state.routes.get(item).into_iter().flat_map(|route| &route.listeners);
+        listeners.map(|(gateway, _)| gateway.clone()).collect()
+    }
+
     /// Forgets a route, and returns the Gateways that had it.
     pub(super) fn remove(&self, item: &WorkItem) -> BTreeSet<(String, String)> {
         let mut state = self.lock();

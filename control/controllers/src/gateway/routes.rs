@@ -1,6 +1,6 @@
 //! HTTPRoute and GRPCRoute: attaches a route to listeners, and publishes its rules for their hosts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use super::attachment::{AttachedListener, AttachingRoute, attach};
 use super::conditions::{ACCEPTED, ConditionRefusal, is_true};
 use super::listener_book::ListenerBook;
 use super::path_rules;
+use super::policies::{self, PolicyCache, RoutePolicies};
 use super::route_kind::{GATEWAY_QUEUE, GatewayRoute, RouteTransport};
 use super::route_status::{ParentOutcome, statuses};
 use super::route_store::{Dependency, RoutePrecedence, RouteProgram, RouteReferences, RouteStore, RuleHost};
@@ -35,12 +36,14 @@ use types::shared::{name, namespace};
 pub(super) struct GatewayRouteController<R> {
     store: Arc<RouteStore>,
     book: Arc<ListenerBook>,
+    policies: Arc<PolicyCache>,
     kind: PhantomData<R>,
 }
 
 impl<R: GatewayRoute> GatewayRouteController<R> {
-    pub(super) fn new(store: Arc<RouteStore>, book: Arc<ListenerBook>) -> Self {
-        Self { store, book, kind: PhantomData }
+    pub(super) fn new(store: &Arc<RouteStore>, book: &Arc<ListenerBook>, policies: &Arc<PolicyCache>) -> Self {
+        let (store, book, policies) = (Arc::clone(store), Arc::clone(book), Arc::clone(policies));
+        Self { store, book, policies, kind: PhantomData }
     }
 }
 
@@ -51,6 +54,7 @@ impl<R: GatewayRoute> Controller for GatewayRouteController<R> {
 
     fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches::register_routes::<R>(&self.store, context, watches);
+        policies::register_routes::<R>(&self.store, context, watches);
     }
 
     /// Puts back what was served before a restart, so that no known host is answered 404 (APP-16).
@@ -63,7 +67,7 @@ impl<R: GatewayRoute> Controller for GatewayRouteController<R> {
                     .any(|parent| parent.controller_name == CONTROLLER_NAME && is_true(&parent.conditions, ACCEPTED));
                 if is_served {
                     let item = WorkItem::new(R::QUEUE, namespace(route.meta()), name(route.meta()));
-                    self.store.set(&item, plan(context, &*route).program);
+                    self.store.set(&item, plan(context, &self.policies, &*route).program);
                 }
             }
             self.store.publish(&context.publisher);
@@ -76,17 +80,20 @@ impl<R: GatewayRoute> Controller for GatewayRouteController<R> {
 }
 
 async fn reconcile<R: GatewayRoute>(
-    GatewayRouteController { store, book, .. }: &GatewayRouteController<R>,
+    GatewayRouteController { store, book, policies, .. }: &GatewayRouteController<R>,
     context: &ControllerContext,
     item: &WorkItem,
 ) -> Result<(), Error> {
     let route = R::cache(&context.caches).get(&item.namespace, &item.name);
-    let planned = route.as_ref().map(|route| plan(context, &**route));
+    let planned = route.as_ref().map(|route| plan(context, policies, &**route));
     let specs = planned.as_ref().map(|plan| plan.program.run_time_listeners()).unwrap_or_default();
     let (changed, outcomes) = match planned {
         Some(RoutePlan { program, outcomes }) => (store.set(item, program), Some(outcomes)),
         None => (store.remove(item), None),
     };
+    if !changed.is_empty() {
+        policies::policies_of_route(context, R::KIND, item).into_iter().for_each(|policy| context.enqueue(policy));
+    }
     for (namespace, name) in changed {
         context.enqueue(WorkItem::new(GATEWAY_QUEUE, &namespace, &name));
     }
@@ -135,7 +142,7 @@ struct Outcomes {
     unresolved: Option<ConditionRefusal>,
 }
 
-fn plan<R: GatewayRoute>(context: &ControllerContext, route: &R) -> RoutePlan {
+fn plan<R: GatewayRoute>(context: &ControllerContext, policies: &PolicyCache, route: &R) -> RoutePlan {
     let meta = route.meta();
     let mut references = RouteReferences::default();
     let (mut parents, mut attached) = (Vec::new(), Vec::new());
@@ -144,7 +151,7 @@ fn plan<R: GatewayRoute>(context: &ControllerContext, route: &R) -> RoutePlan {
         let not_accepted = found.map(|listeners| attached.extend(listeners)).err();
         parents.push(ParentOutcome { parent: parent.clone(), not_accepted });
     }
-    let (rules, compiled) = compile(context, route, &attached, &mut references);
+    let (rules, compiled) = compile((context, policies), route, &attached, &mut references);
     if let Some(refusal) = compiled.unsupported {
         for parent in parents.iter_mut().filter(|parent| parent.not_accepted.is_none()) {
             parent.not_accepted = Some(refusal.clone());
@@ -166,22 +173,23 @@ fn plan<R: GatewayRoute>(context: &ControllerContext, route: &R) -> RoutePlan {
 
 /// The rules for the hosts of the listeners. Those of listeners that do not read TLS have backends of their own.
 fn compile<R: GatewayRoute>(
-    context: &ControllerContext,
+    (context, policies): (&ControllerContext, &PolicyCache),
     route: &R,
     attached: &[AttachedListener],
     references: &mut RouteReferences,
 ) -> (BTreeMap<RuleHost, Vec<PathRule>>, CompiledRules) {
+    let policies = RoutePolicies::of(context, policies, route);
     let is_unread = |listener: &&AttachedListener| listener.relay == Some(TlsRelayMode::Passthrough);
     let (unread, read): (Vec<_>, Vec<_>) = attached.iter().partition(is_unread);
     if unread.is_empty() {
         let compiled = path_rules::compile(context, (route, R::TRANSPORT), references);
-        return (rules_by_host(&read, &compiled.rules), compiled);
+        return (rules_by_host(&read, &|gateways| policies.rules(&compiled, gateways)), compiled);
     }
     let compiled = path_rules::compile(context, (route, RouteTransport::TlsPassthrough), references);
-    let mut rules = rules_by_host(&unread, &compiled.rules);
+    let mut rules = rules_by_host(&unread, &|_| compiled.rules.clone());
     if !read.is_empty() {
         let compiled = path_rules::compile(context, (route, R::TRANSPORT), references);
-        rules.extend(rules_by_host(&read, &compiled.rules));
+        rules.extend(rules_by_host(&read, &|gateways| policies.rules(&compiled, gateways)));
     }
     (rules, compiled)
 }
@@ -215,28 +223,45 @@ fn selects(context: &ControllerContext, selector: &LabelSelector, ns: &str) -> b
     namespace.is_some_and(|namespace| selector::matches(&labels, expressions, &namespace.metadata))
 }
 
-/// The rules for each host of the listeners, for requests that come in by the listeners' schemes.
-fn rules_by_host(attached: &[&AttachedListener], rules: &[PathRule]) -> BTreeMap<RuleHost, Vec<PathRule>> {
-    let mut schemes: BTreeMap<RuleHost, (bool, bool)> = BTreeMap::new();
+/// Namespaces and names of Gateways.
+type GatewayKeys = BTreeSet<(String, String)>;
+
+/// How requests reach a host.
+#[derive(Default)]
+struct HostEntry {
+    by_http: bool,
+    by_https: bool,
+    gateways: GatewayKeys,
+}
+
+/// The rules for each host of the listeners, for requests that come in by the listeners' schemes. `rules` has those of routes
+/// of some Gateways.
+fn rules_by_host(
+    attached: &[&AttachedListener],
+    rules: &dyn Fn(&GatewayKeys) -> Vec<PathRule>,
+) -> BTreeMap<RuleHost, Vec<PathRule>> {
+    let mut entries: BTreeMap<RuleHost, HostEntry> = BTreeMap::new();
     for listener in attached {
         for (target, host) in
             listener.targets.iter().flat_map(|target| listener.hosts.iter().map(move |host| (target, host)))
         {
             let of = target.run_time().map(|spec| (spec, listener.hostname.clone()));
-            let (http, https) = schemes.entry(RuleHost { host: host.clone(), listener: of }).or_default();
-            *http |= !listener.is_tls;
-            *https |= listener.is_tls;
+            let entry = entries.entry(RuleHost { host: host.clone(), listener: of }).or_default();
+            entry.by_http |= !listener.is_tls;
+            entry.by_https |= listener.is_tls;
+            entry.gateways.insert(listener.gateway.clone());
         }
     }
-    let for_scheme =
-        |scheme: Option<ClientScheme>| rules.iter().cloned().map(|rule| PathRule { scheme, ..rule }).collect();
-    let by_host = schemes.into_iter().map(|(host, schemes)| {
-        let scheme = match schemes {
+    // Mostly one: a route has the same policies at all hosts of a Gateway.
+    let mut made: BTreeMap<GatewayKeys, Vec<PathRule>> = BTreeMap::new();
+    let by_host = entries.into_iter().map(|(host, entry)| {
+        let scheme = match (entry.by_http, entry.by_https) {
             _ if host.listener.is_some() => None, // it has one scheme
             (true, true) => None,
             (_, is_tls) => Some(if is_tls { ClientScheme::Https } else { ClientScheme::Http }),
         };
-        (host, for_scheme(scheme))
+        let rules = made.entry(entry.gateways).or_insert_with_key(rules);
+        (host, rules.iter().cloned().map(|rule| PathRule { scheme, ..rule }).collect())
     });
     by_host.collect()
 }

@@ -18,6 +18,8 @@ const INVALID_BACKEND: u16 = 500;
 pub(super) struct CompiledRules {
     /// For no scheme yet.
     pub(super) rules: Vec<PathRule>,
+    /// The name of each rule in its route, by which policies are for it.
+    pub(super) names: Vec<Option<String>>,
     /// The first reference that leads nowhere. Its share of the requests is answered 500.
     pub(super) unresolved: Option<ConditionRefusal>,
     /// The first value that is not supported. Requests of its rule are answered 500, or its match has no rule.

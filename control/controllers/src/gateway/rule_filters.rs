@@ -1,18 +1,15 @@
 //! Compiles the filters and timeouts of a rule, or of a backend, to the publisher's.
 
-use std::time::Duration;
-
 use contract::client_address::ClientScheme;
 use contract::table::{
-    CorsPolicy, CorsPolicyError, HeaderChanges, HeaderEditError, HeaderEdits, MirrorFraction, PathMatch, PathRewrite,
-    PathRewriteError, Redirect, RouteReply,
+    CorsPolicy, HeaderChanges, HeaderEditError, HeaderEdits, MirrorFraction, PathMatch, PathRewrite, PathRewriteError,
+    Redirect, RouteReply,
 };
 
 use super::backends::{self, ResolvedBackend};
 use super::conditions::ConditionRefusal;
 use super::rule_compiler::{RuleCompiler, UNSUPPORTED_VALUE, invalid};
 use crate::publish::{MirrorRule, MirrorRuleDestination, RouteFilterRule, RuleTimeouts};
-use types::duration;
 use types::gateway_api::http_filter::{
     HttpCorsFilter, HttpHeaderFilter, HttpPathModifier, HttpRequestMirrorFilter, HttpRequestRedirectFilter,
     HttpRouteFilter, HttpUrlRewriteFilter,
@@ -84,24 +81,8 @@ fn add(
 }
 
 /// The policy of a filter.
-pub(super) fn cors_policy(filter: &HttpCorsFilter) -> Result<CorsPolicy, ConditionRefusal> {
-    let mut policy = CorsPolicy::default();
-    policy.allow_credentials = filter.allow_credentials.unwrap_or(false);
-    policy.max_age = filter.max_age;
-    type Add = fn(&mut CorsPolicy, &str) -> Result<(), CorsPolicyError>;
-    let lists: [(&[String], Add); 4] = [
-        (&filter.allow_origins, CorsPolicy::allow_origin),
-        (&filter.allow_methods, CorsPolicy::allow_method),
-        (&filter.allow_headers, CorsPolicy::allow_header),
-        (&filter.expose_headers, CorsPolicy::expose_header),
-    ];
-    for (list, add) in lists {
-        for item in list {
-            let refused = |why| ConditionRefusal::new(UNSUPPORTED_VALUE, format!("CORS: {item:?} {why}."));
-            add(&mut policy, item).map_err(refused)?;
-        }
-    }
-    Ok(policy)
+fn cors_policy(filter: &HttpCorsFilter) -> Result<CorsPolicy, ConditionRefusal> {
+    filter.policy().map_err(|why| ConditionRefusal::new(UNSUPPORTED_VALUE, why))
 }
 
 fn change_request(changes: &HttpHeaderFilter, edits: &mut HeaderEdits) -> Result<(), ConditionRefusal> {
@@ -212,18 +193,15 @@ fn path_rewrite(modifier: &HttpPathModifier, path: &PathMatch) -> Result<PathRew
         .map_err(|why: PathRewriteError| ConditionRefusal::new(UNSUPPORTED_VALUE, format!("The path {text:?} {why}.")))
 }
 
-fn rule_timeouts(timeouts: &HttpRouteTimeouts) -> Result<RuleTimeouts, ConditionRefusal> {
-    let read = |text: &Option<String>| -> Result<Option<Duration>, ConditionRefusal> {
-        let Some(text) = text else { return Ok(None) };
-        let unsupported =
-            || ConditionRefusal::new(UNSUPPORTED_VALUE, format!("The timeout {text:?} is not a duration."));
-        duration::parse_go(text).map(Some).ok_or_else(unsupported)
-    };
-    Ok(RuleTimeouts { request: read(&timeouts.request)?, backend_request: read(&timeouts.backend_request)? })
+pub(super) fn rule_timeouts(timeouts: &HttpRouteTimeouts) -> Result<RuleTimeouts, ConditionRefusal> {
+    let durations = timeouts.durations().map_err(|why| ConditionRefusal::new(UNSUPPORTED_VALUE, why));
+    durations.map(|[request, backend_request]| RuleTimeouts { request, backend_request })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use serde_json::{Value, json};
 
     use super::*;

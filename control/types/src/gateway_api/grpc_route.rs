@@ -32,6 +32,9 @@ pub struct GrpcRouteSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GrpcRouteRule {
+    /// By which policies name the rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<GrpcRouteMatch>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -1,5 +1,6 @@
 //! Filters of HTTPRoutes; GRPCRoutes have some of them.
 
+use contract::table::{CorsPolicy, CorsPolicyError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,30 @@ pub struct HttpCorsFilter {
     /// Seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_age: Option<u32>,
+}
+
+impl HttpCorsFilter {
+    /// # Errors
+    ///
+    /// An item of a list cannot be used.
+    pub fn policy(&self) -> Result<CorsPolicy, String> {
+        type Add = fn(&mut CorsPolicy, &str) -> Result<(), CorsPolicyError>;
+        let mut policy = CorsPolicy::default();
+        policy.allow_credentials = self.allow_credentials.unwrap_or(false);
+        policy.max_age = self.max_age;
+        let lists: [(&[String], Add); 4] = [
+            (&self.allow_origins, CorsPolicy::allow_origin),
+            (&self.allow_methods, CorsPolicy::allow_method),
+            (&self.allow_headers, CorsPolicy::allow_header),
+            (&self.expose_headers, CorsPolicy::expose_header),
+        ];
+        for (list, add) in lists {
+            for item in list {
+                add(&mut policy, item).map_err(|why| format!("CORS: {item:?} {why}."))?;
+            }
+        }
+        Ok(policy)
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -32,6 +32,9 @@ pub struct HttpRouteSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HttpRouteRule {
+    /// By which policies name the rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub matches: Vec<HttpRouteMatch>,
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -2,7 +2,6 @@
 //! Service; the policy's own reconcile writes its status.
 
 mod authorities;
-mod status;
 mod targets;
 mod trust;
 
@@ -13,6 +12,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 pub(super) use trust::{client_config, policy_for};
 
 use super::conditions::ConditionRefusal;
+use super::policy_status::{self, AncestorOutcomes, PolicyAncestor};
 use super::route_store::RouteStore;
 use crate::api::{Error, now};
 use crate::context::ControllerContext;
@@ -20,7 +20,6 @@ use crate::controller::{Controller, ControllerFuture, Watches};
 use crate::field_managers;
 use crate::informer_cache::ObjectChange;
 use crate::work_queue::{ControllerKind, WorkItem};
-use status::AncestorOutcomes;
 use types::gateway_api::backend_tls_policy::BackendTlsPolicy;
 use types::gateway_api::policy::LocalPolicyTargetReference;
 use types::shared::{name, namespace};
@@ -71,12 +70,13 @@ async fn reconcile(routes: &RouteStore, context: &ControllerContext, item: &Work
     for target in policy.spec.services() {
         let refusal = refusal(context, &policy, target).or_else(|| authorities.usable.as_ref().err().cloned());
         for gateway in routes.gateways_of(&item.namespace, &target.name) {
-            let outcome = outcomes.entry(gateway).or_default();
+            let outcome = outcomes.entry(PolicyAncestor::gateway(gateway)).or_default();
             *outcome = outcome.take().or_else(|| refusal.clone());
         }
     }
     let before = policy.status.as_ref();
-    let status = status::status(before, &outcomes, authorities.unresolved.as_ref(), policy.metadata.generation, now());
+    let generation = policy.metadata.generation;
+    let status = policy_status::status(before, &outcomes, authorities.unresolved.as_ref(), generation, now());
     let is_same = before.map_or(status.ancestors.is_empty(), |before| *before == status);
     if !is_same && context.leadership.is_leader() {
         let after = BackendTlsPolicy { status: Some(status), ..(*policy).clone() };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::gateway::conditions::{ACCEPTED, ConditionList, ConditionRefusal, RESOLVED_REFS};
+use super::conditions::{ACCEPTED, ConditionList, ConditionRefusal, RESOLVED_REFS};
 use types::gateway_api::parent::ParentReference;
 use types::gateway_api::policy::{PolicyAncestorStatus, PolicyStatus};
 use types::gateway_api::{CONTROLLER_NAME, GROUP};
@@ -12,8 +12,22 @@ use types::gateway_api::{CONTROLLER_NAME, GROUP};
 /// Ancestors in a status; upstream's schema allows no more.
 const ANCESTORS_MAX: usize = 16;
 
-/// Namespace and name of each Gateway, with the reason why the policy does not hold there.
-pub(super) type AncestorOutcomes = BTreeMap<(String, String), Option<ConditionRefusal>>;
+/// An object of Gateway API that a policy's status is about.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PolicyAncestor {
+    pub(super) kind: String,
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl PolicyAncestor {
+    pub(super) fn gateway((namespace, name): (String, String)) -> Self {
+        Self { kind: "Gateway".to_owned(), namespace, name }
+    }
+}
+
+/// The ancestors, each with the reason why the policy does not hold there.
+pub(super) type AncestorOutcomes = BTreeMap<PolicyAncestor, Option<ConditionRefusal>>;
 
 /// The ancestors of other controllers stay as they are.
 pub(super) fn status(
@@ -26,10 +40,10 @@ pub(super) fn status(
     let known = before.map(|status| &status.ancestors[..]).unwrap_or_default();
     let is_ours = |ancestor: &&PolicyAncestorStatus| ancestor.controller_name == CONTROLLER_NAME;
     let mut ancestors: Vec<_> = known.iter().filter(|ancestor| !is_ours(ancestor)).cloned().collect();
-    for ((namespace, name), not_accepted) in outcomes {
+    for (PolicyAncestor { kind, namespace, name }, not_accepted) in outcomes {
         let ancestor_ref = ParentReference {
             group: Some(GROUP.to_owned()),
-            kind: Some("Gateway".to_owned()),
+            kind: Some(kind.clone()),
             namespace: Some(namespace.clone()),
             name: name.clone(),
             ..ParentReference::default()
@@ -58,7 +72,8 @@ mod tests {
         let other = PolicyAncestorStatus { controller_name: "example.com/other".to_owned(), ..Default::default() };
         let before = PolicyStatus { ancestors: vec![other.clone()] };
         let conflict = ConditionRefusal::new("Conflicted", "why");
-        let outcomes = [(("ns".to_owned(), "g".to_owned()), Some(conflict)), (("ns".to_owned(), "h".to_owned()), None)];
+        let gateway = |name: &str| PolicyAncestor::gateway(("ns".to_owned(), name.to_owned()));
+        let outcomes = [(gateway("g"), Some(conflict)), (gateway("h"), None)];
         let after = status(Some(&before), &outcomes.into(), None, Some(2), Timestamp::UNIX_EPOCH);
         assert_eq!((after.ancestors.len(), &after.ancestors[0]), (3, &other));
         let accepted: Vec<_> = after.ancestors[1..]
@@ -72,7 +87,8 @@ mod tests {
 
     #[test]
     fn status_has_at_most_sixteen_ancestors() {
-        let outcomes = (0..20).map(|n| (("ns".to_owned(), format!("g{n:02}")), None)).collect();
+        let gateway = |n: u32| PolicyAncestor::gateway(("ns".to_owned(), format!("g{n:02}")));
+        let outcomes = (0..20).map(|n| (gateway(n), None)).collect();
         let made = status(None, &outcomes, None, None, Timestamp::UNIX_EPOCH);
         assert_eq!(made.ancestors.len(), ANCESTORS_MAX);
     }
