@@ -207,7 +207,8 @@ caches! {
     udp_routes: UdpRoute = InformerCache::default();
     reference_grants: ReferenceGrant = InformerCache::default();
     backend_tls_policies: BackendTlsPolicy = InformerCache::default();
-    security_policies: GatewaySecurityPolicy = InformerCache::with_index(indexes::security_policy_keys), optional true;
+    // Not optional: routes whose policies cannot be read would be served without them.
+    security_policies: GatewaySecurityPolicy = InformerCache::with_index(indexes::security_policy_keys);
     traffic_policies: GatewayTrafficPolicy = InformerCache::with_index(indexes::traffic_policy_keys), optional true;
     // Few of them are asked for: those with the authorities of backends.
     config_maps: ConfigMap = InformerCache::compressed();

@@ -51,6 +51,10 @@ struct LeaseObservation {
 }
 
 impl LeaseObservation {
+    fn holder(&self) -> Option<&str> {
+        self.spec.as_ref()?.holder_identity.as_deref()
+    }
+
     /// How long the Lease has stood still.
     fn unchanged_for(&mut self, spec: Option<&LeaseSpec>, now: Instant) -> Duration {
         if self.since.is_none() || self.spec.as_ref() != spec {
@@ -161,6 +165,8 @@ pub(crate) async fn run(context: &ControllerContext, me: &str) {
         let outcome = timeout(REQUEST_TIMEOUT, try_acquire_or_renew_all(&api, me, &mut leases)).await;
         let why = match outcome {
             Ok(Ok(ours)) => {
+                let is_embedded = |lease: &ElectionLease| lease.seen.holder() == Some(EMBEDDED);
+                context.leadership.set_contested(!leases.iter().any(is_embedded));
                 if ours {
                     valid = Deadline::new(began, RENEW_DEADLINE);
                 }

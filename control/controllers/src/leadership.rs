@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 #[derive(Debug)]
 pub struct Leadership {
     is_leader: AtomicBool,
+    /// Whether the leader may be another follower, as far as is known: not an appliance that writes in its own API forever.
+    is_contested: AtomicBool,
 }
 
 /// Another appliance writes.
@@ -16,12 +18,22 @@ pub struct NotLeader;
 impl Leadership {
     #[must_use]
     pub fn new(ours: bool) -> Self {
-        Self { is_leader: AtomicBool::new(ours) }
+        Self { is_leader: AtomicBool::new(ours), is_contested: AtomicBool::new(false) }
     }
 
     #[must_use]
     pub fn is_leader(&self) -> bool {
         self.is_leader.load(Relaxed)
+    }
+
+    /// Whether a follower is the leader, this one or another.
+    #[must_use]
+    pub(crate) fn is_contested(&self) -> bool {
+        self.is_contested.load(Relaxed)
+    }
+
+    pub(crate) fn set_contested(&self, contested: bool) {
+        self.is_contested.store(contested, Relaxed);
     }
 
     /// # Errors

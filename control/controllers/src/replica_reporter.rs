@@ -31,6 +31,11 @@ pub(crate) async fn run(context: &ControllerContext, me: &str) {
     let mut renewed_at: Option<Instant> = None;
     let mut is_refused = false;
     loop {
+        // An appliance with an API of its own writes without asking its followers.
+        if !context.leadership.is_contested() {
+            sleep(REPORT_INTERVAL).await;
+            continue;
+        }
         let served = context.caches.served_revisions();
         let is_due = renewed_at.is_none_or(|at| at.elapsed() >= RENEW_PERIOD);
         if is_due || reported.as_ref() != Some(&served) {

@@ -74,7 +74,7 @@ pub(super) fn gateway_rows() -> Vec<KindRow> {
             policy(json!({ "deny": ["10.0.0.0/8"] })),
             policy(json!({ "deny": ["::1"] })),
         )
-        .wrong(policy(json!({ "deny": ["x"] })), "spec.deny[0]", "not a network")
+        .wrong(policy(json!({ "deny": ["x"] })), "spec.deny[0]", INVALID)
         .status(json!({ "ancestors": [ancestor] })),
         row(
             "TrafficPolicy",
@@ -82,7 +82,7 @@ pub(super) fn gateway_rows() -> Vec<KindRow> {
             policy(json!({ "requestBody": { "maxBytes": 1 } })),
             policy(json!({ "requestBody": { "maxBytes": 2 } })),
         )
-        .wrong(policy(json!({ "timeouts": { "request": "5" } })), "spec.timeouts", "not a duration")
+        .wrong(policy(json!({ "timeouts": { "request": "5" } })), "spec.timeouts", INVALID)
         .status(json!({ "ancestors": [ancestor] })),
         row("ReferenceGrant", &["Name", "Age"], grant("Service"), grant("Secret")).wrong(
             grant("a b"),

@@ -291,7 +291,9 @@ fn of_several_followers_one_writes_and_another_takes_over() {
         until_ready(&developer, "one").await;
         first.until_table("of the first", serves("one.default.test")).await;
         second.until_table("of the second", serves("one.default.test")).await;
-        assert_eq!(cluster.written_by("second"), [""; 0], "the second only serves");
+        let mut written = cluster.written_by("second");
+        written.retain(|write| !write.contains("/leases"));
+        assert_eq!(written, [""; 0], "the second only serves, and reports what in a Lease of its own");
 
         first.die().await;
         create(&developer, "two").await;

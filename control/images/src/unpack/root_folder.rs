@@ -83,7 +83,14 @@ impl RootFolder {
         if path.is_empty() {
             return openat(&self.root, c".", folder_flags(), Mode::empty());
         }
-        openat2(&self.root, path.join(&b'/').as_slice(), folder_flags(), Mode::empty(), in_root())
+        let joined = path.join(&b'/');
+        loop {
+            match openat2(&self.root, joined.as_slice(), folder_flags(), Mode::empty(), in_root()) {
+                // Any rename on this host while `..` is resolved, in a link too (openat2(2)).
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                opened => return opened,
+            }
+        }
     }
 
     /// Walks `path` and makes what is missing, also behind links whose target is only in a lower layer.
