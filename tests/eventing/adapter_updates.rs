@@ -1,6 +1,7 @@
 //! Edits of AdapterSources whose adapters run: a new configuration in the same process, or another process next to the first.
 //! Skipped with a message without root, which files for adapters need.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::disallowed_methods, reason = "a test's own thread may wait")]
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

@@ -49,11 +49,12 @@ pub struct ImagePuller {
     permits: Arc<Semaphore>,
 }
 
-/// Pulls by Revision and reference.
-type Pulls = BTreeMap<(String, String), Pull>;
+/// Revision and reference.
+type PullKey = (String, String);
+type Pulls = BTreeMap<PullKey, Pull>;
 
-/// Those of one Revision.
-fn of_revision(revision: &str) -> (RangeFrom<(String, String)>, impl Fn(&(String, String)) -> bool) {
+/// Where the pulls of one Revision begin, and whether a pull is one of them.
+fn of_revision(revision: &str) -> (RangeFrom<PullKey>, impl Fn(&PullKey) -> bool) {
     ((revision.to_owned(), String::new()).., move |(owner, _)| owner == revision)
 }
 
