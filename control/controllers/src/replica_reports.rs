@@ -1,9 +1,9 @@
 //! Ready means every replica: of several appliances that follow one API server each reports what its cores serve
-//! ([`crate::replica_reporter`]), and the leader says Ready of an object only when all of them have what it has itself.
+//! (`replica_reporter`), and the leader says Ready of an object only when all of them have what it has itself.
 //!
 //! A replica reports in a Lease of its own, with an annotation that names the newest resourceVersion of each kind that it follows.
 //! It writes the report after all work that the changes up to there have caused is done. The leader compares it with the newest
-//! object of each kind in its own caches. A replica that has not renewed its Lease for [`LEASE_DURATION`] counts as gone.
+//! object of each kind in its own caches. A replica that has not renewed its Lease for 15 s counts as gone.
 //! Resource versions of one API server are numbers that grow (KEP-5504).
 
 use std::collections::{BTreeMap, HashMap};
