@@ -209,7 +209,7 @@ caches! {
     backend_tls_policies: BackendTlsPolicy = InformerCache::default();
     // Not optional: routes whose policies cannot be read would be served without them.
     security_policies: GatewaySecurityPolicy = InformerCache::with_index(indexes::security_policy_keys);
-    traffic_policies: GatewayTrafficPolicy = InformerCache::with_index(indexes::traffic_policy_keys), optional true;
+    traffic_policies: GatewayTrafficPolicy = InformerCache::with_index(indexes::traffic_policy_keys);
     // Few of them are asked for: those with the authorities of backends.
     config_maps: ConfigMap = InformerCache::compressed();
     namespaces: Namespace = InformerCache::compressed();

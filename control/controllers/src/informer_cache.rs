@@ -347,9 +347,9 @@ where
         match self.store.upgrade() {
             Some(store) => cache.fill_from_store(&self.backing_store(), &store),
             None => {
-                let list = cluster_watch::list(self).await?;
+                cache.replace(cluster_watch::list(self).await?, |_| {});
+                // These have caused no work yet. They count as seen when the watch brings them.
                 *cache.lock_revisions() = Some(RevisionTracker::default());
-                cache.replace(list, |_| {});
             }
         }
         Ok(())

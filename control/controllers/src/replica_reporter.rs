@@ -17,6 +17,8 @@ use crate::roles::LEASE_NAMESPACE;
 
 /// Interval between renewals without news.
 const RENEW_PERIOD: Duration = Duration::from_secs(5);
+/// After a report that was refused or not answered: a server in trouble is not asked ten times a second.
+const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// Work that takes longer than this is stuck at something else than the change, and does not hold up the report.
 const WORK_MAX: Duration = Duration::from_secs(5);
 
@@ -29,7 +31,7 @@ pub(crate) async fn run(context: &ControllerContext, me: &str) {
     let name = lease_name(me);
     let mut reported = None;
     let mut renewed_at: Option<Instant> = None;
-    let mut is_refused = false;
+    let mut has_failed = false;
     loop {
         // An appliance with an API of its own writes without asking its followers.
         if !context.leadership.is_contested() {
@@ -44,19 +46,28 @@ pub(crate) async fn run(context: &ControllerContext, me: &str) {
                 context.publisher.flush().await;
             };
             drop(timeout(WORK_MAX, done).await);
-            match timeout(REQUEST_TIMEOUT, write(context, &name, me, &served)).await {
-                Ok(Ok(())) => {
-                    reported = Some(served);
-                    renewed_at = Some(Instant::now());
-                    is_refused = false;
+            let written = timeout(REQUEST_TIMEOUT, write(context, &name, me, &served)).await;
+            let failure = match written {
+                Ok(Ok(())) => None,
+                Ok(Err(why)) => Some(why.to_string()),
+                Err(_) => Some("no answer".to_owned()),
+            };
+            if let Some(why) = failure {
+                if !std::mem::replace(&mut has_failed, true) {
+                    tracing::warn!(
+                        lease = name,
+                        namespace = LEASE_NAMESPACE,
+                        why,
+                        "this replica cannot report what it serves, so Ready does not wait for it. Its account must be allowed to \
+                         get, list, create, update and delete Leases"
+                    );
                 }
-                Ok(Err(why)) if !std::mem::replace(&mut is_refused, true) => tracing::warn!(
-                    lease = name, namespace = LEASE_NAMESPACE, %why,
-                    "this replica cannot report what it serves, so Ready does not wait for it. Its account must be allowed to \
-                     get, list, create, update and delete Leases"
-                ),
-                _ => {}
+                sleep(RETRY_PERIOD).await;
+                continue;
             }
+            reported = Some(served);
+            renewed_at = Some(Instant::now());
+            has_failed = false;
         }
         if context.leadership.is_leader() && (context.replicas.is_awaited() || is_due) {
             context.replicas.read(&context.client, me).await;

@@ -129,7 +129,7 @@ async fn an_empty_folder_is_for_any_user() {
 #[tokio::test]
 async fn an_empty_folder_in_memory_has_a_size_and_goes_with_its_instance() {
     if !may_mount() {
-        return eprintln!("skipped: nobody but root mounts memory");
+        return eprintln!("skipped: only root mounts memory");
     }
     let host = TestRuntimeHost::new();
     let script = "until test -s /tmp/from-sidecar; do sleep 0.01; done; stat -f -c %T /tmp
@@ -173,7 +173,7 @@ async fn a_running_program_sees_new_content_without_a_restart() {
 #[tokio::test]
 async fn every_kind_of_volume_is_mounted_at_a_missing_path() {
     if !may_mount() {
-        return eprintln!("skipped: nobody but root mounts");
+        return eprintln!("skipped: only root mounts");
     }
     let host = TestRuntimeHost::hidden();
     let mut spec = shell(
@@ -218,7 +218,7 @@ async fn every_kind_of_volume_is_mounted_at_a_missing_path() {
 #[tokio::test]
 async fn mount_path_that_is_a_link_leads_to_where_it_points() {
     if !may_mount() {
-        return eprintln!("skipped: nobody but root mounts");
+        return eprintln!("skipped: only root mounts");
     }
     for read_only_root in [false, true] {
         let (host, links) = (TestRuntimeHost::hidden(), tempfile::tempdir().unwrap());

@@ -147,6 +147,23 @@ mod tests {
         assert!(of(StatusCode::SERVICE_UNAVAILABLE).await.is_err());
     }
 
+    /// A replica that reported them would say that it serves what it has not reconciled.
+    #[tokio::test]
+    async fn objects_of_the_first_list_are_not_seen_before_the_watch_brings_them() {
+        let metadata = serde_json::json!({ "name": "a", "namespace": "ns", "resourceVersion": "7" });
+        let service = serde_json::json!({ "metadata": metadata, "spec": {} });
+        let list = serde_json::json!({ "metadata": {}, "items": [service.clone()] });
+        let router = Router::new().fallback(move || async move { axum::Json(list) });
+        let api: Api<Service> = Api::all(Client::new(router, "default"));
+        let cache = InformerCache::default();
+        assert_eq!(cache.revisions(), None);
+        ObjectSource::new(api, Weak::new(), None).fill(&cache).await.unwrap();
+        assert!(cache.get("ns", "a").is_some());
+        assert_eq!(cache.revisions(), Some((0, 0)));
+        cache.replace(vec![serde_json::from_value(service).unwrap()], |_| {});
+        assert_eq!(cache.revisions(), Some((7, 7)));
+    }
+
     #[test]
     fn waits_grow_to_seconds_and_start_over() {
         let mut waits = WatchBackoff(RETRY_AFTER_MIN);

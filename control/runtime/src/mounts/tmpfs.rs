@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn only_what_was_left_is_unmounted() {
         if !may_mount() {
-            return eprintln!("skipped: nobody but root mounts memory");
+            return eprintln!("skipped: only root mounts memory");
         }
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("default/hello-00001/7.empty/scratch");

@@ -391,7 +391,7 @@ mod tests {
         assert!(!folder.join(first).exists());
     }
 
-    /// TRN-21: a Secret's file that nobody else may read belongs to the user of the instances.
+    /// TRN-21: a Secret's file that only its owner may read belongs to the user of the instances.
     #[test]
     fn file_for_its_owner_belongs_to_the_user_of_the_instances() {
         if !rustix::process::geteuid().is_root() {
