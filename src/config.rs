@@ -17,6 +17,8 @@ mod roles;
 mod route;
 mod route_authentication;
 mod route_filters;
+mod route_forward_auth;
+mod route_target;
 mod settings;
 mod upgrade_protocols;
 mod value;
@@ -34,8 +36,9 @@ pub(crate) use choice::{AccessFormat, IoDriverRule, ServerTiming, TlsVersion, Wo
 pub(crate) use gateway::GatewayConfig;
 pub(crate) use multi_value::ManyValues;
 pub(crate) use roles::RolesRule;
-pub(crate) use route::{RouteRule, RouteTarget};
+pub(crate) use route::RouteRule;
 pub(crate) use route_authentication::{AuthenticationRule, BasicAuthRule, JwtRule};
+pub(crate) use route_target::RouteTarget;
 pub(crate) use settings::{Settings, setting_names};
 pub(crate) use value::{
     AdvertisedHost, AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule,

@@ -1,18 +1,18 @@
 //! `--route`: a host whose requests go to given addresses.
 
-use std::fmt;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use control::publish::RouteFilterRule;
-use dataplane::table::{OwnTimeout, Protocol, ProxyProtocolVersion, RequestTimeouts, UnixPath};
+use dataplane::table::{OwnTimeout, Protocol, ProxyProtocolVersion, RequestTimeouts};
 use serde::Deserialize;
 
 use super::route_authentication::{AUTHENTICATION_OPTIONS, AuthenticationOptions, AuthenticationRule};
 use super::route_filters::{self, FILTER_OPTIONS};
+use super::route_forward_auth::{FORWARD_AUTH_OPTIONS, ForwardAuthOptions, ForwardAuthRule};
+use super::route_target::RouteTarget;
 use super::value::{Wait, is_domain};
 
 /// `HOST=[SCHEME://]ADDR[,ADDR...][?OPTION[&OPTION...]]`.
@@ -35,6 +35,8 @@ pub(crate) struct RouteRule {
     pub(crate) filters: Option<Arc<RouteFilterRule>>,
     /// The credentials that clients need.
     pub(crate) authentication: Option<AuthenticationRule>,
+    /// A service that is asked about each request.
+    pub(crate) forward_auth: Option<ForwardAuthRule>,
 }
 
 /// The timeouts that a route names; zero: no timeout.
@@ -64,60 +66,12 @@ impl RouteTimeouts {
     }
 }
 
-/// Where requests go.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum RouteTarget {
-    Address(SocketAddr),
-    /// A host name, which is resolved at the start and periodically.
-    Name(String, u16),
-    /// A Unix socket of this host: `unix:/path` or `unix:///path`.
-    Unix(UnixPath),
-}
-
 /// TLS verification of a route's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TlsRule {
     /// PEM, with the trusted CAs.
     pub(crate) authorities: PathBuf,
     pub(crate) name: String,
-}
-
-impl fmt::Display for RouteTarget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Address(address) => address.fmt(f),
-            Self::Name(name, port) => write!(f, "{name}:{port}"),
-            Self::Unix(path) => path.fmt(f),
-        }
-    }
-}
-
-impl FromStr for RouteTarget {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let text = text.trim();
-        if let Some(path) = text.strip_prefix("unix:") {
-            let path = path.strip_prefix("//").unwrap_or(path);
-            return UnixPath::new(path)
-                .map(Self::Unix)
-                .map_err(|why| format!("{path:?} is not a valid Unix socket path: {why}"));
-        }
-        match (text.parse::<SocketAddr>(), text.rsplit_once(':')) {
-            (Ok(address), _) if address.port() != 0 => return Ok(Self::Address(address)),
-            (Err(_), Some((name, port))) if is_domain(name) && !is_number(name) => match port.parse() {
-                Ok(port) if port != 0 => return Ok(Self::Name(name.to_ascii_lowercase(), port)),
-                _ => {}
-            },
-            _ => {}
-        }
-        Err(format!("{text:?} is not an address like 127.0.0.1:9100, localhost:9100 or unix:/run/app.sock"))
-    }
-}
-
-/// A name that ends in a number is an address with a mistake in it, like 127.0.0.256.
-fn is_number(name: &str) -> bool {
-    name.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 impl FromStr for RouteRule {
@@ -146,6 +100,7 @@ impl FromStr for RouteRule {
         let RouteOptions { timeouts, proxy_protocol, .. } = options;
         let health_check = options.health_check.clone();
         let authentication = options.authentication.clone().rule()?;
+        let forward_auth = options.forward_auth.clone().rule()?;
         let filters = options.filters.clone();
         let filters = (filters != RouteFilterRule::default()).then(|| Arc::new(filters));
         if proxy_protocol.is_some() && protocol == Protocol::H2c {
@@ -158,7 +113,18 @@ impl FromStr for RouteRule {
         }
         let tls = options.tls_rule(&host, by_tls)?;
         let targets = list.split(',').map(str::parse).collect::<Result<_, _>>()?;
-        Ok(Self { host, protocol, targets, tls, timeouts, proxy_protocol, health_check, filters, authentication })
+        Ok(Self {
+            host,
+            protocol,
+            targets,
+            tls,
+            timeouts,
+            proxy_protocol,
+            health_check,
+            filters,
+            authentication,
+            forward_auth,
+        })
     }
 }
 
@@ -172,6 +138,7 @@ struct RouteOptions {
     health_check: Option<String>,
     filters: RouteFilterRule,
     authentication: AuthenticationOptions,
+    forward_auth: ForwardAuthOptions,
 }
 
 /// The options that a route may have.
@@ -202,9 +169,11 @@ impl RouteOptions {
                 Some(("health-check", path)) if is_request_path(path) => options.health_check = Some(path.to_owned()),
                 Some((name, value)) if route_filters::add_option(&mut options.filters, name, value)? => {}
                 Some((name, value)) if options.authentication.add(name, value)? => {}
+                Some((name, value)) if options.forward_auth.add(name, value)? => {}
                 _ => {
                     return Err(format!(
-                        "{option:?} is not one of {ROUTE_OPTIONS}, {FILTER_OPTIONS}, {AUTHENTICATION_OPTIONS}"
+                        "{option:?} is not one of {ROUTE_OPTIONS}, {FILTER_OPTIONS}, {AUTHENTICATION_OPTIONS}, \
+                         {FORWARD_AUTH_OPTIONS}"
                     ));
                 }
             }

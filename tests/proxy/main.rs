@@ -2,6 +2,7 @@
 
 mod access_log;
 mod capacity;
+mod forward_auth;
 mod framing;
 mod gateway;
 mod gateway_api;

@@ -40,12 +40,12 @@ use contract::tls::CertificateStore;
 use tokio::sync::Notify;
 
 pub use acme::AcmeChallenge;
-pub use addresses::AddressBackend;
+pub use addresses::{AddressAuthorization, AddressBackend};
 use autoscaler::EndpointSink;
 pub use host_rule::{HostRule, ObjectCertificates, PathRule, UnservedHosts, WeightedBackend};
 pub use listener_state::{ListenerHostname, ListenerState};
 pub use namespace_quotas::{NamespaceQuotas, QuotaConfig};
-pub use route_filters::{MirrorRule, MirrorRuleDestination, RouteFilterRule, RuleTimeouts};
+pub use route_filters::{ExternalAuthorizationRule, FilterRuleDestination, MirrorRule, RouteFilterRule, RuleTimeouts};
 use routing_model::{ModelGuard, PUBLISH_INTERVAL_MIN, RoutingModel};
 
 /// Publishes tables to the cores. Shared by controllers (same thread) and the autoscaler.

@@ -10,7 +10,7 @@ use crate::durable_requests;
 use crate::host_tls::HostTls;
 use crate::names::revision_key;
 use crate::publish::{
-    HostRule, MirrorRule, MirrorRuleDestination, PathRule, Publisher, RouteFilterRule, WeightedBackend,
+    FilterRuleDestination, HostRule, MirrorRule, PathRule, Publisher, RouteFilterRule, WeightedBackend,
 };
 use crate::route_hosts::{self as hosts, PublicPorts, RouteNaming};
 use types::serving::annotations::http_protocol;
@@ -112,7 +112,7 @@ fn mirror(route: &Route, naming: RouteNaming<'_>) -> Option<Arc<RouteFilterRule>
     let to = traffic_policy::mirror(&route.metadata)?;
     let host = hosts::hosts(route, Some(&to.tag), naming).into_iter().next()?;
     let fraction = MirrorFraction::percent(to.percent);
-    let mirrors = vec![MirrorRule { destination: MirrorRuleDestination::Host(host), fraction }];
+    let mirrors = vec![MirrorRule { destination: FilterRuleDestination::Host(host), fraction }];
     Some(Arc::new(RouteFilterRule { mirrors, ..RouteFilterRule::default() }))
 }
 

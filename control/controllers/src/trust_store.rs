@@ -89,7 +89,8 @@ impl TrustStore {
         true
     }
 
-    fn trust_for(&self, host: &str, certificates: &str) -> Result<Arc<TlsClientConfig>, String> {
+    /// The TLS configuration of a host, by the authorities of the system, the operator and `certificates` (PEM).
+    pub(crate) fn trust_for(&self, host: &str, certificates: &str) -> Result<Arc<TlsClientConfig>, String> {
         let mut known = self.lock();
         let TrustStoreState { bundles, by_certificates, sweep_at: tidy_at } = &mut *known;
         if let Some(entry) = by_certificates.get_mut(certificates) {

@@ -13,7 +13,7 @@ use crate::relay_counters::RelayCounters;
 use crate::request_histograms::DurationHistogram;
 
 /// Reasons of local replies, of floods and of requests that are not mirrored: the proxy names as many.
-pub const LOCAL_REPLY_REASONS: usize = 34;
+pub const LOCAL_REPLY_REASONS: usize = 36;
 pub const FLOOD_KINDS: usize = 8;
 pub const MIRROR_SKIP_REASONS: usize = 3;
 

@@ -51,3 +51,21 @@ pub const BCRYPT_COST_MAX: u32 = 14;
 
 /// Passwords that wait for the thread that verifies them. With the usual cost of 10 the last one waits 3 s.
 pub const PASSWORDS_PENDING_MAX: usize = 64;
+
+/// How long an authorization service may take for its whole response, unless its rule says otherwise. Each request waits for it,
+/// and one that starts an instance of a scaled-to-zero revision takes seconds.
+pub const AUTHORIZATION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The longest such timeout that a rule may have: the clients of a hung service hold their connections for this long.
+pub const AUTHORIZATION_TIMEOUT_MAX: Duration = Duration::from_secs(60);
+
+/// Headers in a list of those that an authorization service is told, or of those of its response that the backend is told. Each
+/// is compared with each header of a request.
+pub const AUTHORIZATION_HEADERS_MAX: usize = 64;
+
+/// Bytes of the headers that are copied from the response of an authorization service into a request. Names, groups and a token
+/// fit; the backend has a limit for its whole head.
+pub const AUTHORIZATION_COPIED_BYTES_MAX: usize = 16 << 10;
+
+/// Bytes of the path with which an authorization service is asked.
+pub const AUTHORIZATION_PATH_BYTES_MAX: usize = 2048;

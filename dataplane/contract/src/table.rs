@@ -41,9 +41,10 @@ pub use retention::{Durability, RetentionPolicy};
 pub use ring::{EndpointAddress, UnixPath, UnixPathError};
 pub use route::authentication;
 pub use route::{
-    AccessList, BackendShare, COMPRESSED_BYTES_MIN, CORS_ITEMS_MAX, CompressionPolicy, ContentCoding, CorsPolicy,
-    CorsPolicyError, FilterOutcome, FilterRefusal, HeaderChanges, HeaderEditError, HeaderEdits, MatchRegex,
-    MatchRegexError, MirrorDestination, MirrorFraction, MirrorPolicy, MirrorSet, PathMatch, PathRewrite,
+    AccessList, AuthorizationFailureMode, AuthorizationService, AuthorizationServiceError, BackendShare,
+    COMPRESSED_BYTES_MIN, CORS_ITEMS_MAX, CompressionPolicy, ContentCoding, CorsPolicy, CorsPolicyError,
+    ExternalAuthorization, FilterDestination, FilterOutcome, FilterRefusal, HeaderChanges, HeaderEditError,
+    HeaderEdits, MatchRegex, MatchRegexError, MirrorFraction, MirrorPolicy, MirrorSet, PathMatch, PathRewrite,
     PathRewriteError, RATE_PERIOD_MAX, RATE_REQUESTS_MAX, RateLimit, RateLimitKey, RateLimiter, Redirect,
     RequestConditions, RequestMatch, Route, RouteFilters, RouteMatch, RouteReply, RouteRequest, ValueMatch,
     is_compressible,

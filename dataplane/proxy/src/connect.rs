@@ -134,28 +134,34 @@ impl ConnectRequest for StreamConnect<'_, '_> {
     }
 }
 
-/// [`connect`] for a request that does not wait for a permit: one that is mirrored to a backend. No route leads it elsewhere.
+/// [`connect`] for a request that does not wait for a permit: one that is mirrored to a backend, or that asks an authorization
+/// service. No route leads it elsewhere.
 pub(super) async fn reach_now(
     proxy: &Rc<Proxy>,
     choice: SelectedEndpoint,
     started: Tick,
 ) -> Result<(Permit, UpstreamLink), LocalReply> {
-    connect(proxy, choice, &mut MirrorConnect { proxy, tried: Vec::new(), started }).await
+    connect(proxy, choice, &mut ImmediateConnect { proxy, tried: Vec::new(), started }).await
 }
 
 /// See [`reach_now`].
-struct MirrorConnect<'a> {
+struct ImmediateConnect<'a> {
     proxy: &'a Rc<Proxy>,
     tried: Vec<u64>,
     started: Tick,
 }
 
-impl ConnectRequest for MirrorConnect<'_> {
+impl ConnectRequest for ImmediateConnect<'_> {
     type Error = LocalReply;
 
     async fn acquire(&mut self, choice: SelectedEndpoint) -> Result<Permit, AcquireError<LocalReply>> {
-        let rejected = || AcquireError::Rejected(LocalReply::NoHealthyUpstream(choice.backend.key.clone()));
-        self.proxy.try_acquire(&choice, &self.tried).ok_or_else(rejected)
+        self.proxy.try_acquire(&choice, &self.tried).ok_or_else(|| {
+            let key = choice.backend.key.clone();
+            AcquireError::Rejected(match self.tried.is_empty() {
+                true => LocalReply::NoHealthyUpstream(key),
+                false => LocalReply::UpstreamConnectFailure(key),
+            })
+        })
     }
 
     fn plan(&mut self, permit: &Permit) -> ConnectPlan {

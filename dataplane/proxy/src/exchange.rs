@@ -260,9 +260,9 @@ impl ConnectRequest for ClientConnect<'_> {
     }
 }
 
-/// Chooses the backend, and authenticates the client if the rule asks for that.
+/// Chooses the backend, authenticates the client and asks the authorization service, if the rule wants that.
 async fn choose(
-    proxy: &Proxy,
+    proxy: &Rc<Proxy>,
     connection: &mut ProxyConnection,
     head: &mut Chunk,
 ) -> Result<SelectedEndpoint, ExchangeOutcome> {
@@ -273,7 +273,30 @@ async fn choose(
         // Boxed, as is a wait for a permit.
         Box::pin(verify_password(connection, head, &mut choice, pending)).await?;
     }
+    if choice.needs_authorization() {
+        Box::pin(wait_for_authorization(connection, head, &mut choice)).await?;
+    }
     Ok(choice)
+}
+
+/// Asks the authorization service, unless the client disconnects meanwhile.
+async fn wait_for_authorization(
+    connection: &mut ProxyConnection,
+    head: &mut Chunk,
+    choice: &mut SelectedEndpoint,
+) -> Result<(), ExchangeOutcome> {
+    connection.open.stats.set_state(ConnectionState::Waiting);
+    // The ring has few receive buffers, so a waiting request must not hold one.
+    *head = Chunk::from(head.to_vec());
+    let ProxyConnection { proxy, client, peer, .. } = connection;
+    client.read_buffer.detach();
+    let view = client.head.view(head);
+    let authorized = async { streams::authorize(proxy, choice, view, peer).await.map_err(ExchangeOutcome::Refused) };
+    let disconnected = async {
+        gone(&client.stream, &mut client.read_buffer).await;
+        Err(ExchangeOutcome::Cut)
+    };
+    select_both(authorized, disconnected).await
 }
 
 /// Waits for the verification of a password, unless the client disconnects meanwhile.

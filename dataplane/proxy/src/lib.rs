@@ -114,6 +114,8 @@ pub struct Proxy {
     pub buffers: BufferCache,
     /// When a TLS failure of an instance was last logged.
     tls_failure_logged: Cell<Option<Tick>>,
+    /// When a failure of an authorization service was last logged.
+    authorization_failure_logged: Cell<Option<Tick>>,
     /// When a refusal by the target policy was last logged.
     target_refusal_logged: Cell<Option<Tick>>,
     /// When a local reply of each reason was last logged.
@@ -156,6 +158,7 @@ impl Proxy {
             outliers: RefCell::default(),
             credentials: RefCell::default(),
             tls_failure_logged: Cell::default(),
+            authorization_failure_logged: Cell::default(),
             target_refusal_logged: Cell::default(),
             reply_logged: RefCell::new([None; LocalReply::REASONS.len()]),
             spans: OnceCell::new(),

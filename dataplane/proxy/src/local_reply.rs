@@ -62,6 +62,12 @@ pub enum LocalReply {
     },
     /// The credentials cannot be verified now.
     AuthenticationUnavailable(AuthenticationError),
+    /// The authorization service does not permit the request: its response.
+    AuthorizationDenied(Box<LocalResponse>),
+    /// The authorization service cannot be asked.
+    AuthorizationUnavailable {
+        status: u16,
+    },
     HostNotFound(Box<str>),
     /// The host has a route, but no rule of it matches the path and headers.
     PathNotFound(Box<str>),
@@ -142,6 +148,8 @@ impl LocalReply {
         "request_body_too_large",
         "unauthorized",
         "authentication_unavailable",
+        "authorization_denied",
+        "authorization_unavailable",
     ];
 
     /// Requests that are rejected whatever the route says.
@@ -193,6 +201,8 @@ impl LocalReply {
             Self::BodyTooLarge(_) => 31,
             Self::Unauthorized { .. } => 32,
             Self::AuthenticationUnavailable(_) => 33,
+            Self::AuthorizationDenied(_) => 34,
+            Self::AuthorizationUnavailable { .. } => 35,
         }
     }
 
@@ -206,7 +216,10 @@ impl LocalReply {
             Self::UpgradeUnsupported => 501,
             Self::ExpectationFailed => 417,
             Self::HttpsRedirect { .. } => 301,
-            Self::Redirect { status, .. } | Self::FixedStatus { status, .. } => *status,
+            Self::Redirect { status, .. }
+            | Self::FixedStatus { status, .. }
+            | Self::AuthorizationUnavailable { status } => *status,
+            Self::AuthorizationDenied(response) => response.status,
             Self::MisdirectedRequest(_) => 421,
             Self::ClientDenied => 403,
             Self::RateLimited(_) => 429,
@@ -270,11 +283,15 @@ impl LocalReply {
 
     #[must_use]
     pub fn answer(&self) -> LocalResponse {
+        if let Self::AuthorizationDenied(response) = self {
+            return LocalResponse::clone(response);
+        }
         let answer = LocalResponse::text(self.status(), self.public_text());
         match self {
             Self::QueueFull
             | Self::NotReady(_)
             | Self::AuthenticationUnavailable(_)
+            | Self::AuthorizationUnavailable { status: 503 }
             | Self::NoHealthyUpstream(_)
             | Self::InstancesUnavailable(..)
             | Self::Draining => answer.with("Retry-After", "1"),
@@ -316,6 +333,8 @@ impl fmt::Display for LocalReply {
             Self::RateLimited(_) => f.write_str("too many requests: try again after the time in Retry-After"),
             Self::BodyTooLarge(most) => write!(f, "the request body is larger than {most} bytes"),
             Self::Unauthorized { why, .. } | Self::AuthenticationUnavailable(why) => write!(f, "unauthorized: {why}"),
+            Self::AuthorizationDenied(response) => put_authorization(f, Some(response.status)),
+            Self::AuthorizationUnavailable { .. } => put_authorization(f, None),
             Self::Redirect { location, .. } => write!(f, "see {location}"),
             Self::FixedStatus { status, backend } => put_fixed_status(f, *status, backend),
             Self::HostNotFound(host) => write!(
@@ -364,6 +383,14 @@ impl fmt::Display for LocalReply {
             Self::ResponseTimeout => f.write_str("request timeout"),
             Self::Draining => f.write_str("the server is stopping"),
         }
+    }
+}
+
+/// `denied`: the status of the authorization service's response.
+fn put_authorization(f: &mut fmt::Formatter<'_>, denied: Option<u16>) -> fmt::Result {
+    match denied {
+        Some(status) => write!(f, "the authorization service does not permit the request: status {status}"),
+        None => f.write_str("the request cannot be authorized now"),
     }
 }
 

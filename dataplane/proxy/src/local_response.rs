@@ -23,6 +23,8 @@ impl Proxy {
     pub(super) fn local_response(&self, local_reply: &LocalReply, peer: &ClientAddress) -> LocalResponse {
         let mut answer = local_reply.answer();
         let page = match answer.status {
+            // It goes to the client as it is.
+            _ if matches!(local_reply, LocalReply::AuthorizationDenied(_)) => None,
             400.. => self.with_table(|table| table.gateway.error_pages.find(answer.status).cloned()),
             _ => None,
         };

@@ -42,7 +42,7 @@ pub struct SelectedEndpoint {
     pub mirrors: MirrorSet,
     /// Changes to the head of the response, if they depend on the request.
     pub response: Option<Box<HeaderChanges>>,
-    /// Set for an authenticated client whose backend is told who it is.
+    /// Set for an authenticated or authorized client whose backend is told who it is.
     pub(super) identity: Option<Arc<ClientIdentity>>,
 }
 
@@ -84,6 +84,19 @@ impl SelectedEndpoint {
             edits.append(&headers);
             Arc::new(ClientIdentity { headers, edits })
         });
+    }
+
+    /// Whether an authorization service is asked about its requests.
+    #[inline]
+    pub(super) fn needs_authorization(&self) -> bool {
+        self.filters.as_ref().is_some_and(|filters| filters.external_authorization.is_some())
+    }
+
+    /// Its backend gets `later` too, after what it is told about an authenticated client.
+    pub(super) fn identify_also(&mut self, later: &HeaderEdits) {
+        let mut headers = self.identity.as_ref().map(|identity| (*identity.headers).clone()).unwrap_or_default();
+        headers.append(later);
+        self.identify((!headers.is_empty()).then(|| Arc::new(headers)));
     }
 
     /// The same client with another choice: a request is judged by the policy in force when it came.

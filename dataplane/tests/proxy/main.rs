@@ -4,6 +4,7 @@
 mod answers;
 mod bodies;
 mod cut;
+mod external_authorization;
 mod fixture;
 mod http2_responses;
 mod idle;

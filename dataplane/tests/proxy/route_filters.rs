@@ -9,7 +9,7 @@ use std::time::Duration;
 use h2::ext::Protocol as ConnectProtocol;
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::table::{
-    Backend, BackendShare, HeaderChanges, HeaderEdits, MatchRegex, MirrorDestination, MirrorFraction, MirrorPolicy,
+    Backend, BackendShare, FilterDestination, HeaderChanges, HeaderEdits, MatchRegex, MirrorFraction, MirrorPolicy,
     PathMatch, PathRewrite, Redirect, RequestMatch, RequestTimeouts, Route, RouteFilters, RouteMatch, RouteReply,
     RoutingTable, ValueMatch,
 };
@@ -238,9 +238,9 @@ fn request_is_copied_to_each_of_its_mirrors() {
             shadow("four", &[instance(&fixture.ring, |_| ok("copy"))]),
         ];
         let to = |destination, percent| MirrorPolicy { destination, fraction: MirrorFraction::percent(percent) };
-        let backend_of = |at: usize| MirrorDestination::Backend(Arc::clone(&shadows[at]));
+        let backend_of = |at: usize| FilterDestination::Backend(Arc::clone(&shadows[at]));
         let mirrors = [
-            to(MirrorDestination::Host("shadow".into()), 100),
+            to(FilterDestination::Host("shadow".into()), 100),
             to(backend_of(1), 100),
             to(backend_of(2), 100),
             to(backend_of(3), 0),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::load::BackendLoad;
 use sluicegate_dataplane::table::{
-    Backend, BackendShare, MirrorDestination, MirrorFraction, MirrorPolicy, Route, RouteFilters, RoutingTable,
+    Backend, BackendShare, FilterDestination, MirrorFraction, MirrorPolicy, Route, RouteFilters, RoutingTable,
     SessionKey, TrafficPolicy,
 };
 
@@ -80,7 +80,7 @@ fn new_client_gets_a_cookie_and_stays_by_it() {
 /// `app` with every request mirrored to `shadow`.
 fn mirrored(fixture: &ProxyFixture, own: Backend, mirror_backend: &Arc<Backend>) {
     let mut split = BackendShare::new(100, named("own", own));
-    let destination = MirrorDestination::Host("shadow".into());
+    let destination = FilterDestination::Host("shadow".into());
     let mirrors = Box::new([MirrorPolicy { destination, fraction: MirrorFraction::ALL }]);
     split.filters = Some(Arc::new(RouteFilters { mirrors, ..RouteFilters::default() }));
     let mut table = RoutingTable::default();

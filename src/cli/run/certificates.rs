@@ -90,15 +90,27 @@ pub(super) fn renew_own(config: &RunConfig, publisher: &Publisher, expiries: &Ex
     }
 }
 
-/// The TLS verification of a route's addresses, if they use TLS.
-pub(super) fn client_tls(rule: &RouteRule, expiries: &Expiries) -> Result<Option<Arc<TlsClientConfig>>> {
-    let Some(tls) = &rule.tls else { return Ok(None) };
-    let named = || format!("route: {}", rule.host);
-    let authorities = read(&tls.authorities).with_context(named)?;
-    let trust = TlsClientConfig::new(&authorities, &tls.name, rule.protocol == Protocol::H2c)
-        .with_context(|| format!("route: {}: {}", rule.host, tls.authorities.display()))?;
-    expiries.record(Source::RouteCa, &rule.host, &authorities, Timestamp::now());
-    Ok(Some(Arc::new(trust)))
+/// How the servers of a route are verified, if they use TLS.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RouteTls {
+    pub(super) addresses: Option<Arc<TlsClientConfig>>,
+    /// The authorization service.
+    pub(super) authorization: Option<Arc<TlsClientConfig>>,
+}
+
+pub(super) fn client_tls(rule: &RouteRule, expiries: &Expiries) -> Result<RouteTls> {
+    let trust = |file: &Path, name: &str, speaks_http2: bool| -> Result<Arc<TlsClientConfig>> {
+        let authorities = read(file).with_context(|| format!("route: {}", rule.host))?;
+        let trust = TlsClientConfig::new(&authorities, name, speaks_http2)
+            .with_context(|| format!("route: {}: {}", rule.host, file.display()))?;
+        expiries.record(Source::RouteCa, &rule.host, &authorities, Timestamp::now());
+        Ok(Arc::new(trust))
+    };
+    let speaks_http2 = rule.protocol == Protocol::H2c;
+    let addresses = rule.tls.as_ref().map(|tls| trust(&tls.authorities, &tls.name, speaks_http2)).transpose()?;
+    let service = rule.forward_auth.as_ref().and_then(|rule| rule.tls.as_ref());
+    let authorization = service.map(|tls| trust(&tls.authorities, &tls.name, false)).transpose()?;
+    Ok(RouteTls { addresses, authorization })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {

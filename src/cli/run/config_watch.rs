@@ -73,6 +73,8 @@ fn warn(why: &anyhow::Error) {
 fn watched_files(settings: &Settings, config: &RunConfig) -> impl Iterator<Item = PathBuf> {
     let certificates = config.certificates.iter().flat_map(|rule| [rule.certificate.clone(), rule.key.clone()]);
     let authorities = config.routes.iter().filter_map(|rule| Some(rule.tls.as_ref()?.authorities.clone()));
+    let services = config.routes.iter().filter_map(|rule| rule.forward_auth.as_ref()?.tls.as_ref());
+    let authorities = authorities.chain(services.map(|tls| tls.authorities.clone()));
     let credentials = config.routes.iter().filter_map(|rule| rule.authentication.as_ref());
     let credentials = credentials.flat_map(|rule| rule.files().cloned());
     let pages = config.gateway.error_pages.iter().map(|rule| rule.file.clone());

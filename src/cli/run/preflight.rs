@@ -8,16 +8,16 @@
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use control::expiry::Expiries;
 use dataplane::core::IoDriver;
 use dataplane::table::GatewayOptions;
-use dataplane::tls::{CertificateStore, TlsClientConfig};
+use dataplane::tls::CertificateStore;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
+use super::certificates::RouteTls;
 use super::events_tls::EventsTls;
 use super::sockets::unix::{self, PreparedSocket};
 use super::{access_log, acme, api, certificates, gateway_options, image_pulls, route_authentication};
@@ -31,7 +31,7 @@ const WRITTEN: [&str; 7] = ["", "acme", "api", "log", "instances", "events-tls",
 pub(super) struct GatewayFiles {
     pub(super) certificates: CertificateStore,
     /// For each `--route`, in their order.
-    pub(super) trust: Vec<Option<Arc<TlsClientConfig>>>,
+    pub(super) trust: Vec<RouteTls>,
     pub(super) options: GatewayOptions,
     /// Each `--route`, with the users and keys that it names.
     pub(super) routes: Vec<RouteRule>,

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use control::publish::{AddressBackend, Publisher};
+use control::publish::{AddressAuthorization, AddressBackend, Publisher};
 use dataplane::table::EndpointAddress;
-use dataplane::tls::TlsClientConfig;
 
+use super::certificates::RouteTls;
 use super::health_check::HealthChecks;
 use crate::config::{RouteRule, RouteTarget};
 
@@ -41,12 +41,11 @@ impl StaticRoutes {
 
     /// Publishes the routes with the TLS configuration of each, and takes back those that are gone. Addresses that stay keep their
     /// connections.
-    pub(super) fn set(&mut self, rules: &[RouteRule], trust: Vec<Option<Arc<TlsClientConfig>>>) -> Result<()> {
+    pub(super) fn set(&mut self, rules: &[RouteRule], trust: Vec<RouteTls>) -> Result<()> {
         let mut made: Vec<_> = rules.iter().zip(trust).map(|(rule, trust)| StaticRoute::new(rule, trust)).collect();
         for route in &mut made {
             // A name that cannot be resolved now keeps its addresses.
-            let before = locked(&self.list).iter().find(|before| before.rule.targets == route.rule.targets).cloned();
-            route.addresses = before.map(|before| before.addresses).unwrap_or_default();
+            route.keep_addresses(&locked(&self.list));
             route.resolve();
             route.warn_of_missing_sockets();
         }
@@ -86,15 +85,32 @@ fn locked(list: &Mutex<Vec<StaticRoute>>) -> MutexGuard<'_, Vec<StaticRoute>> {
 #[derive(Clone)]
 struct StaticRoute {
     rule: RouteRule,
-    trust: Option<Arc<TlsClientConfig>>,
+    trust: RouteTls,
     /// Current addresses of its targets.
     addresses: Vec<EndpointAddress>,
+    /// Current addresses of its authorization service.
+    authorization: Vec<EndpointAddress>,
     health: HealthChecks,
 }
 
 impl StaticRoute {
-    fn new(rule: &RouteRule, trust: Option<Arc<TlsClientConfig>>) -> Self {
-        Self { rule: rule.clone(), trust, addresses: Vec::new(), health: HealthChecks::default() }
+    fn new(rule: &RouteRule, trust: RouteTls) -> Self {
+        let (addresses, authorization) = (Vec::new(), Vec::new());
+        Self { rule: rule.clone(), trust, addresses, authorization, health: HealthChecks::default() }
+    }
+
+    /// The addresses that a route with the same targets has resolved.
+    fn keep_addresses(&mut self, known: &[Self]) {
+        let same = known.iter().find(|before| before.rule.targets == self.rule.targets);
+        self.addresses = same.map(|before| before.addresses.clone()).unwrap_or_default();
+        let service = self.service();
+        let same = known.iter().find(|before| service.is_some() && before.service() == service);
+        self.authorization = same.map(|before| before.authorization.clone()).unwrap_or_default();
+    }
+
+    /// Where its authorization service is.
+    fn service(&self) -> Option<&RouteTarget> {
+        self.rule.forward_auth.as_ref().map(|rule| &rule.target)
     }
 
     /// It changes without a reload.
@@ -109,27 +125,16 @@ impl StaticRoute {
     }
 
     fn has_names(&self) -> bool {
-        self.rule.targets.iter().any(|target| matches!(target, RouteTarget::Name(..)))
+        self.rule.targets.iter().chain(self.service()).any(|target| matches!(target, RouteTarget::Name(..)))
     }
 
-    /// Resolves the names; returns whether the addresses have changed. If a name cannot be resolved all
-    /// addresses are kept: an unavailable name server is no reason to stop.
+    /// Resolves the names; returns whether the addresses have changed.
     fn resolve(&mut self) -> bool {
-        let mut found = BTreeSet::new();
-        for target in &self.rule.targets {
-            match addresses(target) {
-                Ok(some) => found.extend(some),
-                Err(why) => {
-                    tracing::warn!(host = %self.rule.host, %target, %why, "a name of --route cannot be resolved");
-                    if !self.addresses.is_empty() {
-                        return false;
-                    }
-                }
-            }
-        }
-        let found: Vec<_> = found.into_iter().collect();
-        let is_other = self.addresses != found;
-        self.addresses = found;
+        let host = &self.rule.host;
+        let found = resolved(host, &self.rule.targets, &self.addresses);
+        let service = resolved(host, self.service().map(std::slice::from_ref).unwrap_or_default(), &self.authorization);
+        let is_other = self.addresses != found || self.authorization != service;
+        (self.addresses, self.authorization) = (found, service);
         is_other
     }
 
@@ -150,12 +155,35 @@ impl StaticRoute {
         let how = AddressBackend {
             protocol: self.rule.protocol,
             timeouts: self.rule.timeouts.resolve(stream_idle),
-            trust: self.trust.clone(),
+            trust: self.trust.addresses.clone(),
             proxy_protocol: self.rule.proxy_protocol,
             filters: self.rule.filters.clone(),
+            authorization: self.rule.forward_auth.as_ref().map(|rule| AddressAuthorization {
+                service: Arc::clone(&rule.service),
+                trust: self.trust.authorization.clone(),
+                addresses: self.authorization.clone(),
+            }),
         };
         publisher.set_static_route(&self.rule.host, how, &self.health.healthy(&self.addresses));
     }
+}
+
+/// The addresses of all targets. If a name cannot be resolved all addresses of before are kept: an unavailable name server is no
+/// reason to stop.
+fn resolved(host: &str, targets: &[RouteTarget], before: &[EndpointAddress]) -> Vec<EndpointAddress> {
+    let mut found = BTreeSet::new();
+    for target in targets {
+        match addresses(target) {
+            Ok(some) => found.extend(some),
+            Err(why) => {
+                tracing::warn!(host, %target, %why, "a name of --route cannot be resolved");
+                if !before.is_empty() {
+                    return before.to_vec();
+                }
+            }
+        }
+    }
+    found.into_iter().collect()
 }
 
 /// The addresses of a target; the system resolves a name.
@@ -196,6 +224,7 @@ fn follow(list: &Weak<Mutex<Vec<StaticRoute>>>, publisher: &Weak<Publisher>, str
             if has_moved {
                 tracing::info!(host = %route.rule.host, addresses = ?route.addresses, "the addresses of a route have changed");
                 current.addresses = route.addresses;
+                current.authorization = route.authorization;
             }
             current.health = route.health;
             if has_moved || has_turned {
@@ -214,7 +243,7 @@ mod tests {
     #[test]
     fn route_to_name_has_each_address_once() {
         let rule: RouteRule = "a=localhost:9100,127.0.0.1:9100".parse().unwrap();
-        let mut route = StaticRoute::new(&rule, None);
+        let mut route = StaticRoute::new(&rule, RouteTls::default());
         assert!(route.has_names() && route.resolve());
         let own = EndpointAddress::Ip(([127, 0, 0, 1], 9100).into());
         assert_eq!(route.addresses.iter().filter(|address| **address == own).count(), 1);
@@ -225,7 +254,7 @@ mod tests {
     fn unresolvable_name_keeps_its_addresses() {
         let rule: RouteRule = "a=nowhere.invalid:9100".parse().unwrap();
         let before = vec![EndpointAddress::Ip(([127, 0, 0, 1], 9100).into())];
-        let mut route = StaticRoute { addresses: before.clone(), ..StaticRoute::new(&rule, None) };
+        let mut route = StaticRoute { addresses: before.clone(), ..StaticRoute::new(&rule, RouteTls::default()) };
         assert!(!route.resolve());
         assert_eq!(route.addresses, before);
     }

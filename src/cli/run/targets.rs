@@ -56,7 +56,8 @@ pub(super) fn policy(
 pub(super) fn check_routes(policy: &TargetPolicy, config: &RunConfig) -> Result<()> {
     for rule in &config.routes {
         // Other addresses are the operator's choice.
-        let resolved = rule.targets.iter().filter_map(|target| routes::addresses(target).ok()).flatten();
+        let service = rule.forward_auth.iter().map(|rule| &rule.target);
+        let resolved = rule.targets.iter().chain(service).filter_map(|target| routes::addresses(target).ok()).flatten();
         for address in resolved {
             match address {
                 EndpointAddress::Ip(address) => {

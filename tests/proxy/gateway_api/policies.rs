@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use kit::wait;
 
 use super::*;
+use crate::forward_auth::AuthService;
 use crate::route_authentication::{ANN, Issuer, basic, now_s};
 
 const POLICY_GROUP: &str = "gateway.sluicegate.dev/v1alpha1";
@@ -165,6 +166,51 @@ fn tokens_are_verified_with_fetched_keys() {
     });
     assert_eq!(response.json()["headers"]["x-subject"], "ann");
     assert_eq!((call(&token("other")).status, call(&Issuer::new().token(&json!({}))).status), (401, 401));
+}
+
+/// The service of a policy is a core Service, in another namespace with a grant, or has a URL. Without it the route is closed.
+#[test]
+fn policy_asks_its_authorization_service() {
+    let appliance = with_gateway();
+    let (api, upstreams, service) = (appliance.api(), backends(&appliance, ["app"]), AuthService::start());
+    let call = |cookie: &str| HttpCall::get("/x").host(HOST).header("cookie", cookie).send(appliance.http());
+    namespace(api, "auth", json!({}));
+    serve(api, &route("a", named_rules(&["x"])));
+    let http = json!({ "backendRef": { "name": "login", "namespace": "auth", "port": 80 }, "path": "/verify",
+        "headersToBackend": ["X-User"] });
+    api.create(&security("p", &[target("HTTPRoute", "a")], json!({ "extAuth": { "http": http } })));
+    wait_conditions(api, "SecurityPolicy", "p", "False Invalid", "False RefNotPermitted");
+    wait_status(&appliance, "/x", 503);
+    api.create(&json!({ "apiVersion": GROUP, "kind": "ReferenceGrant",
+        "metadata": { "name": "g", "namespace": "auth" },
+        "spec": { "from": [{ "group": "gateway.sluicegate.dev", "kind": "SecurityPolicy", "namespace": NAMESPACE }],
+            "to": [{ "group": "", "kind": "Service" }] } }));
+    wait_conditions(api, "SecurityPolicy", "p", "False Invalid", "False BackendNotFound");
+    assert_eq!(upstreams[0].requests(), 0);
+
+    backend(api, "auth", "login", service.address(), None);
+    wait_conditions(api, "SecurityPolicy", "p", "True Accepted", "True ResolvedRefs");
+    wait_status(&appliance, "/x", 302);
+    let permitted = call("ann");
+    assert_eq!((permitted.status, &permitted.json()["headers"]["x-user"]), (200, &json!("ann")));
+    let asked = service.asked();
+    assert_eq!((asked.target.as_str(), asked.headers.get("host")), ("/verify", Some("login.auth:80")));
+
+    // By the name of a host, which is resolved, and whose service is gone in the end.
+    let port = service.address().port();
+    let url =
+        |url: String| json!({ "spec": { "extAuth": { "http": { "backendRef": null, "path": null, "url": url } } } });
+    api.patch("SecurityPolicy", NAMESPACE, "p", &url(format!("http://localhost:{port}/by-url")));
+    wait::until(TIMEOUT, "a request by URL", || {
+        let status = call("ann").status;
+        (status == 200 && service.asked().target == "/by-url").then_some(())
+    });
+    wait_conditions(api, "SecurityPolicy", "p", "True Accepted", "True ResolvedRefs");
+    api.patch("SecurityPolicy", NAMESPACE, "p", &url("http://nowhere.invalid/".to_owned()));
+    wait_conditions(api, "SecurityPolicy", "p", "True Accepted", "False Invalid");
+    wait_status(&appliance, "/x", 503);
+    let refused = api.try_patch("SecurityPolicy", NAMESPACE, "p", &url("http://127.0.0.1/ a".to_owned()));
+    assert!(refused.status == 422 && refused.text().contains("spec.extAuth.http.url"), "{refused}");
 }
 
 /// Of two policies for one target the oldest holds, and the other says so until the first is gone.

@@ -16,9 +16,10 @@ use types::networking::ingress::IngressBackendSplit;
 const KNATIVE_SERVING: &str = "serving.knative.dev";
 const SERVICE: &str = "Service";
 
-/// The route that refers to a backend.
+/// The route, or the policy of routes, that refers to a backend.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RefererRoute<'a> {
+    pub(super) group: &'a str,
     pub(super) kind: &'a str,
     pub(super) namespace: &'a str,
     pub(super) transport: RouteTransport,
@@ -62,7 +63,7 @@ pub(super) fn resolve(
         references.dependencies.insert(Dependency::Grants(namespace.to_owned()));
         let target = ReferenceTarget { group: reference.group(), kind: reference.kind(), name: &reference.name };
         let granted = context.caches.reference_grants.list(namespace);
-        if !grants::permits(&granted, (route.kind, route.namespace), target) {
+        if !grants::permits(&granted, ((route.group, route.kind), route.namespace), target) {
             let why = format!(
                 "No ReferenceGrant in the namespace {namespace} lets a {} of the namespace {} refer to the {} {}.",
                 route.kind, route.namespace, target.kind, target.name

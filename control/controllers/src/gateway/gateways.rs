@@ -25,6 +25,7 @@ use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches};
 use crate::field_managers;
 use crate::publish::ObjectCertificates;
 use crate::work_queue::{ControllerKind, WorkItem};
+use types::gateway_api::GROUP;
 use types::gateway_api::gateway::{Gateway, GatewayAddress, GatewayListenerStatus, GatewayStatus};
 use types::gateway_api::reference::SecretObjectReference;
 use types::shared::{name, namespace};
@@ -188,7 +189,7 @@ fn identity(
     }
     if other != home {
         let target = ReferenceTarget { group: "", kind: "Secret", name };
-        if !grants::permits(&context.caches.reference_grants.list(other), ("Gateway", home), target) {
+        if !grants::permits(&context.caches.reference_grants.list(other), ((GROUP, "Gateway"), home), target) {
             let why = format!(
                 "No ReferenceGrant in the namespace {other} lets a Gateway of the namespace {home} refer to the Secret {name}."
             );

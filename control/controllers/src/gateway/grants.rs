@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use types::gateway_api::GROUP;
 use types::gateway_api::reference_grant::ReferenceGrant;
 
 /// An object that is referred to.
@@ -13,16 +12,16 @@ pub(super) struct ReferenceTarget<'a> {
     pub(super) name: &'a str,
 }
 
-/// Whether one of the grants in the target's namespace lets objects of the kind `from`, in `namespace`, refer to it.
+/// Whether one of the grants in the target's namespace lets objects of the group and kind `from`, in `namespace`, refer to it.
 pub(super) fn permits(
     grants: &[Arc<ReferenceGrant>],
-    (from, namespace): (&str, &str),
+    (from, namespace): ((&str, &str), &str),
     to: ReferenceTarget<'_>,
 ) -> bool {
     grants.iter().any(|grant| {
         let mut sources = grant.spec.from.iter();
         let mut targets = grant.spec.to.iter();
-        sources.any(|source| source.group == GROUP && source.kind == from && source.namespace == namespace)
+        sources.any(|source| source.group == from.0 && source.kind == from.1 && source.namespace == namespace)
             && targets.any(|target| {
                 target.group == to.group
                     && target.kind == to.kind
@@ -36,6 +35,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use types::gateway_api::GROUP;
 
     #[test]
     fn grant_permits_what_it_names_only() {
@@ -45,11 +45,15 @@ mod tests {
         };
         let service = ReferenceTarget { group: "", kind: "Service", name: "a" };
         let all = grant(json!({ "group": "", "kind": "Service" }));
-        assert!(permits(&all, ("HTTPRoute", "web"), service));
-        assert!(!permits(&all, ("HTTPRoute", "other"), service) && !permits(&all, ("Gateway", "web"), service));
-        assert!(!permits(&all, ("HTTPRoute", "web"), ReferenceTarget { kind: "Secret", ..service }));
+        assert!(permits(&all, ((GROUP, "HTTPRoute"), "web"), service));
+        assert!(
+            !permits(&all, ((GROUP, "HTTPRoute"), "other"), service)
+                && !permits(&all, ((GROUP, "Gateway"), "web"), service)
+        );
+        assert!(!permits(&all, (("example.com", "HTTPRoute"), "web"), service));
+        assert!(!permits(&all, ((GROUP, "HTTPRoute"), "web"), ReferenceTarget { kind: "Secret", ..service }));
         let one = grant(json!({ "group": "", "kind": "Service", "name": "b" }));
-        assert!(!permits(&one, ("HTTPRoute", "web"), service));
-        assert!(permits(&one, ("HTTPRoute", "web"), ReferenceTarget { name: "b", ..service }));
+        assert!(!permits(&one, ((GROUP, "HTTPRoute"), "web"), service));
+        assert!(permits(&one, ((GROUP, "HTTPRoute"), "web"), ReferenceTarget { name: "b", ..service }));
     }
 }

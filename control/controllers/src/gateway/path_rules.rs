@@ -12,6 +12,7 @@ use super::rule_compiler::{CompiledRules, RuleCompiler, UNSUPPORTED_VALUE, inval
 use super::rule_filters;
 use crate::context::ControllerContext;
 use crate::publish::{PathRule, RouteFilterRule, WeightedBackend};
+use types::gateway_api::GROUP;
 use types::gateway_api::http_route::{HttpBackendRef, HttpNamedMatch, HttpPathMatch, HttpRouteMatch, HttpRouteRule};
 use types::shared::namespace;
 
@@ -23,7 +24,7 @@ pub(super) fn compile<R: GatewayRoute>(
     (route, transport): (&R, RouteTransport),
     references: &mut RouteReferences,
 ) -> CompiledRules {
-    let referer = RefererRoute { kind: R::KIND, namespace: namespace(route.meta()), transport };
+    let referer = RefererRoute { group: GROUP, kind: R::KIND, namespace: namespace(route.meta()), transport };
     let mut compiler = RuleCompiler { context, referer, references, compiled: CompiledRules::default() };
     for rule in route.rules() {
         compiler.add(&rule);

@@ -48,10 +48,17 @@ pub(super) struct ServiceAddresses {
 pub(super) type BackendAddresses = BTreeMap<String, ServiceAddresses>;
 
 /// The objects that a route refers to.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct RouteReferences {
     pub(super) dependencies: BTreeSet<Dependency>,
     pub(super) addresses: BackendAddresses,
+}
+
+impl RouteReferences {
+    pub(super) fn extend(&mut self, other: Self) {
+        self.dependencies.extend(other.dependencies);
+        self.addresses.extend(other.addresses);
+    }
 }
 
 /// A host with rules: of the appliance, or of a hostname of a listener that is opened at run time.

@@ -183,7 +183,9 @@ fn compile<R: GatewayRoute>(
     let (unread, read): (Vec<_>, Vec<_>) = attached.iter().partition(is_unread);
     if unread.is_empty() {
         let compiled = path_rules::compile(context, (route, R::TRANSPORT), references);
-        return (rules_by_host(&read, &|gateways| policies.rules(&compiled, gateways)), compiled);
+        let rules = rules_by_host(&read, &|gateways| policies.rules(&compiled, gateways));
+        references.extend(policies.into_references());
+        return (rules, compiled);
     }
     let compiled = path_rules::compile(context, (route, RouteTransport::TlsPassthrough), references);
     let mut rules = rules_by_host(&unread, &|_| compiled.rules.clone());
@@ -191,6 +193,7 @@ fn compile<R: GatewayRoute>(
         let compiled = path_rules::compile(context, (route, R::TRANSPORT), references);
         rules.extend(rules_by_host(&read, &|gateways| policies.rules(&compiled, gateways)));
     }
+    references.extend(policies.into_references());
     (rules, compiled)
 }
 

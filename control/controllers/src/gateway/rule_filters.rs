@@ -9,7 +9,7 @@ use contract::table::{
 use super::backends::{self, ResolvedBackend};
 use super::conditions::ConditionRefusal;
 use super::rule_compiler::{RuleCompiler, UNSUPPORTED_VALUE, invalid};
-use crate::publish::{MirrorRule, MirrorRuleDestination, RouteFilterRule, RuleTimeouts};
+use crate::publish::{FilterRuleDestination, MirrorRule, RouteFilterRule, RuleTimeouts};
 use types::gateway_api::http_filter::{
     HttpCorsFilter, HttpHeaderFilter, HttpPathModifier, HttpRequestMirrorFilter, HttpRequestRedirectFilter,
     HttpRouteFilter, HttpUrlRewriteFilter,
@@ -130,7 +130,7 @@ fn mirror_rule(
     };
     // Of the Revisions of a Knative Service, the one with the largest share gets the copies.
     let largest = keys.into_iter().max_by_key(|(_, weight)| *weight);
-    Ok(largest.map(|(key, _)| MirrorRule { destination: MirrorRuleDestination::Backend(key), fraction }))
+    Ok(largest.map(|(key, _)| MirrorRule { destination: FilterRuleDestination::Backend(key), fraction }))
 }
 
 fn fraction(mirror: &HttpRequestMirrorFilter) -> Result<MirrorFraction, ConditionRefusal> {

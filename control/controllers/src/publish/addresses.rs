@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use contract::table::{
-    Backend, BackendShare, Endpoint, EndpointAddress, HeaderEdits, NoEndpointPolicy, Protocol, ProxyProtocolVersion,
-    RequestTimeouts, Route,
+    AuthorizationService, Backend, BackendShare, Endpoint, EndpointAddress, ExternalAuthorization, FilterDestination,
+    HeaderEdits, NoEndpointPolicy, Protocol, ProxyProtocolVersion, RequestTimeouts, Route,
 };
 use contract::tls::TlsClientConfig;
 
 use super::route_filters::RouteFilterRule;
+use super::routing_model::RoutingModel;
 use super::{BackendSpec, Publisher, compile};
 
 /// Weight of the only backend of a host.
@@ -25,6 +26,16 @@ pub struct AddressBackend {
     pub proxy_protocol: Option<ProxyProtocolVersion>,
     /// What else happens to requests.
     pub filters: Option<Arc<RouteFilterRule>>,
+    pub authorization: Option<AddressAuthorization>,
+}
+
+/// An authorization service at given addresses, by HTTP/1.1. The target policy holds for them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddressAuthorization {
+    pub service: Arc<AuthorizationService>,
+    /// With it the addresses are reached by TLS.
+    pub trust: Option<Arc<TlsClientConfig>>,
+    pub addresses: Vec<EndpointAddress>,
 }
 
 impl AddressBackend {
@@ -35,6 +46,7 @@ impl AddressBackend {
         trust: None,
         proxy_protocol: None,
         filters: None,
+        authorization: None,
     };
 }
 
@@ -43,32 +55,26 @@ impl Publisher {
     /// other addresses; those that stay keep their connections, unless TLS or the PROXY protocol is another one. Published at
     /// once, unless there is no table yet.
     pub fn set_static_route(&self, host: &str, how: AddressBackend, addresses: &[EndpointAddress]) {
-        let AddressBackend { protocol, timeouts, trust, proxy_protocol, filters } = how;
+        let AddressBackend { protocol, timeouts, trust, proxy_protocol, filters, authorization } = how;
         let mut model = self.lock();
         let host = host.to_ascii_lowercase();
-        let before = model.static_routes.get(&host).map(|route| Arc::clone(&route.splits[0].backend));
-        let trust = trust.map(|trust| equivalent(before.as_deref(), &trust).unwrap_or(trust));
+        let before = model.static_routes.get(&host).map(|route| route.splits[0].clone());
+        let backend = before.as_ref().map(|share| &share.backend);
+        let trust = trust.map(|trust| equivalent(backend.map(Arc::as_ref), &trust).unwrap_or(trust));
         let may_stay = |backend: &&Arc<Backend>| backend.tls == trust && backend.proxy_protocol == proxy_protocol;
-        let known = before.as_ref().filter(may_stay).map_or(&[][..], |backend| &backend.endpoints);
-        let endpoint = |address: &EndpointAddress| known.iter().find(|endpoint| endpoint.address == *address);
-        let endpoints = addresses
-            .iter()
-            .map(|address| endpoint(address).map_or_else(|| model.endpoint(*address, true), Arc::clone))
-            .collect();
+        let known = backend.filter(may_stay).map_or(&[][..], |backend| &backend.endpoints);
+        let endpoints = endpoints(&mut model, known, addresses, true);
         let backend = Backend {
-            key: format!("static/{host}").into(),
-            endpoints,
-            concurrency_max: 0,
-            when_empty: NoEndpointPolicy::Refuse,
             protocol,
-            tls: trust,
             timeouts,
             proxy_protocol,
-            load: before.as_ref().map_or_else(Arc::default, |backend| Arc::clone(&backend.load)),
+            load: backend.map_or_else(Arc::default, |backend| Arc::clone(&backend.load)),
+            ..address_backend(&format!("static/{host}"), trust, endpoints)
         };
-        let filters = filters.and_then(|rule| {
-            compile::compile_filters(&[&rule], &HeaderEdits::default(), Vec::new(), &backend) // the command line has no mirrors
-        });
+        let authorization = authorization.map(|rule| authorization_of(&mut model, &host, rule, before.as_ref()));
+        let rule = filters.as_deref().cloned().unwrap_or_default();
+        // The command line has no mirrors.
+        let filters = compile::compile_filters(&[&rule], &HeaderEdits::default(), Vec::new(), authorization, &backend);
         let share = BackendShare { filters, ..BackendShare::new(WEIGHT_WHOLE, Arc::new(backend)) };
         let route = Arc::new(Route::of(vec![share]));
         compile::set_route(&mut model.table, &host, Some(Arc::clone(&route)));
@@ -148,6 +154,55 @@ impl Publisher {
             }
             !same
         });
+    }
+}
+
+/// The authorization service of a static route. Addresses that stay keep their connections, unless TLS is another one.
+fn authorization_of(
+    model: &mut RoutingModel,
+    host: &str,
+    rule: AddressAuthorization,
+    before: Option<&BackendShare>,
+) -> ExternalAuthorization {
+    let AddressAuthorization { service, trust, addresses } = rule;
+    let before = before.and_then(|share| share.filters.as_ref()?.external_authorization.as_deref());
+    let before = before.and_then(|before| match &before.destination {
+        FilterDestination::Backend(backend) => Some(backend),
+        FilterDestination::Host(_) => None,
+    });
+    let trust = trust.map(|trust| equivalent(before.map(Arc::as_ref), &trust).unwrap_or(trust));
+    let known = before.filter(|backend| backend.tls == trust).map_or(&[][..], |backend| &backend.endpoints);
+    let endpoints = endpoints(model, known, &addresses, false);
+    let backend = address_backend(&format!("forward-auth/{host}"), trust, endpoints);
+    ExternalAuthorization { destination: FilterDestination::Backend(Arc::new(backend)), service }
+}
+
+/// The endpoints of addresses: those that are known, or new ones.
+fn endpoints(
+    model: &mut RoutingModel,
+    known: &[Arc<Endpoint>],
+    addresses: &[EndpointAddress],
+    unrestricted: bool,
+) -> Box<[Arc<Endpoint>]> {
+    let known = |address: &EndpointAddress| known.iter().find(|endpoint| endpoint.address == *address);
+    addresses
+        .iter()
+        .map(|address| known(address).map_or_else(|| model.endpoint(*address, unrestricted), Arc::clone))
+        .collect()
+}
+
+/// A backend of given addresses without autoscaling, by HTTP/1.1.
+fn address_backend(key: &str, tls: Option<Arc<TlsClientConfig>>, endpoints: Box<[Arc<Endpoint>]>) -> Backend {
+    Backend {
+        key: key.into(),
+        endpoints,
+        concurrency_max: 0,
+        when_empty: NoEndpointPolicy::Refuse,
+        protocol: Protocol::Http1,
+        tls,
+        timeouts: RequestTimeouts::EXTERNAL,
+        proxy_protocol: None,
+        load: Arc::default(),
     }
 }
 

@@ -7,14 +7,16 @@ use std::sync::{Arc, Weak};
 
 use contract::load::BackendLoad;
 use contract::table::{
-    Backend, BackendShare, HeaderChanges, HeaderEdits, MirrorDestination, MirrorPolicy, MirrorSet, NoEndpointPolicy,
-    Protocol, RequestTimeouts, Route, RouteFilters, RouteMatch, RoutingTable,
+    Backend, BackendShare, ExternalAuthorization, FilterDestination, HeaderChanges, HeaderEdits, MirrorPolicy,
+    MirrorSet, NoEndpointPolicy, Protocol, RequestTimeouts, Route, RouteFilters, RouteMatch, RoutingTable,
 };
 
 use super::BackendSpec;
 use super::host_rule::{HostRule, WeightedBackend};
 use super::listener_state;
-use super::route_filters::{MirrorRule, MirrorRuleDestination, RouteFilterRule, RuleTimeouts};
+use super::route_filters::{
+    ExternalAuthorizationRule, FilterRuleDestination, MirrorRule, RouteFilterRule, RuleTimeouts,
+};
 use super::routing_model::{BackendEntry, RoutingModel};
 
 /// The wildcard host.
@@ -110,25 +112,36 @@ impl BackendTable<'_> {
             (shares.is_empty(), rule.and_then(|rule| Some((rule, rule.reply.as_ref()?))))
         {
             let share = BackendShare::of_reply(1, reply.clone());
-            let filters = compile_filters(&[rule], &HeaderEdits::default(), Vec::new(), &share.backend);
+            let filters = compile_filters(&[rule], &HeaderEdits::default(), Vec::new(), None, &share.backend);
             return vec![BackendShare { filters, ..share }];
         }
         let split = |share: &WeightedBackend| {
             let backend = self.compile_backend(&share.backend);
             let all: Vec<_> = rule.into_iter().chain(share.filters.as_deref()).collect();
             let mirrors = all.iter().flat_map(|filters| &filters.mirrors).map(|mirror| self.compile_mirror(mirror));
-            let filters = compile_filters(&all, &share.edits, mirrors.collect(), &backend);
+            let mirrors = mirrors.collect();
+            let authorization = all.iter().rev().find_map(|filters| filters.external_authorization.as_ref());
+            let authorization = authorization.map(|rule| self.compile_authorization(rule));
+            let filters = compile_filters(&all, &share.edits, mirrors, authorization, &backend);
             BackendShare { weight: share.weight, backend, filters }
         };
         shares.iter().map(split).collect()
     }
 
     fn compile_mirror(&mut self, mirror: &MirrorRule) -> MirrorPolicy {
-        let destination = match &mirror.destination {
-            MirrorRuleDestination::Host(host) => MirrorDestination::Host(host.as_str().into()),
-            MirrorRuleDestination::Backend(key) => MirrorDestination::Backend(self.compile_backend(key)),
-        };
-        MirrorPolicy { destination, fraction: mirror.fraction }
+        MirrorPolicy { destination: self.compile_destination(&mirror.destination), fraction: mirror.fraction }
+    }
+
+    fn compile_authorization(&mut self, rule: &ExternalAuthorizationRule) -> ExternalAuthorization {
+        let destination = self.compile_destination(&rule.destination);
+        ExternalAuthorization { destination, service: Arc::clone(&rule.service) }
+    }
+
+    fn compile_destination(&mut self, destination: &FilterRuleDestination) -> FilterDestination {
+        match destination {
+            FilterRuleDestination::Host(host) => FilterDestination::Host(host.as_str().into()),
+            FilterRuleDestination::Backend(key) => FilterDestination::Backend(self.compile_backend(key)),
+        }
     }
 
     /// A deleted backend keeps its share and rejects it: were the share removed, its requests would be answered by another's
@@ -147,6 +160,7 @@ pub(super) fn compile_filters(
     all: &[&RouteFilterRule],
     edits: &HeaderEdits,
     mut mirrors: Vec<MirrorPolicy>,
+    authorization: Option<ExternalAuthorization>,
     backend: &Backend,
 ) -> Option<Arc<RouteFilters>> {
     let (mut request, mut response) = (HeaderEdits::default(), HeaderChanges::default());
@@ -176,6 +190,7 @@ pub(super) fn compile_filters(
         body_bytes_max,
         compression: compression.cloned().map(Box::new),
         authentication: authentication.cloned(),
+        external_authorization: authorization.map(Box::new),
         reply: reply.cloned().map(Box::new),
         mirrors: mirrors.into(),
         timeouts: timeouts.applied_to(&backend.timeouts).map(Box::new),

@@ -7,7 +7,7 @@ use contract::table::{HeaderEdits, RequestMatch, TrafficPolicy};
 use contract::tls::TlsIdentity;
 
 use super::listener_state::ListenerHostname;
-use super::route_filters::{MirrorRuleDestination, RouteFilterRule};
+use super::route_filters::{FilterRuleDestination, RouteFilterRule};
 
 /// Hosts that share one division of their requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -109,11 +109,15 @@ impl HostRule {
         let shares = || self.paths.iter().flat_map(|path| &path.splits).chain(&self.splits);
         let of_rules = self.paths.iter().filter_map(|path| path.filters.as_ref()).chain(&self.filters);
         let filters = of_rules.chain(shares().filter_map(|share| share.filters.as_ref()));
-        let mirrors = filters.flat_map(|filters| &filters.mirrors).filter_map(|mirror| match &mirror.destination {
-            MirrorRuleDestination::Backend(key) => Some(key.as_str()),
-            MirrorRuleDestination::Host(_) => None,
+        let destinations = filters.flat_map(|filters| {
+            let mirrors = filters.mirrors.iter().map(|mirror| &mirror.destination);
+            mirrors.chain(filters.external_authorization.iter().map(|rule| &rule.destination))
         });
-        shares().map(|share| share.backend.as_str()).chain(mirrors)
+        let of_filters = destinations.filter_map(|destination| match destination {
+            FilterRuleDestination::Backend(key) => Some(key.as_str()),
+            FilterRuleDestination::Host(_) => None,
+        });
+        shares().map(|share| share.backend.as_str()).chain(of_filters)
     }
 }
 

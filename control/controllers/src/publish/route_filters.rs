@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use contract::table::authentication::AuthenticationPolicy;
 use contract::table::{
-    AccessList, CompressionPolicy, CorsPolicy, HeaderChanges, HeaderEdits, MirrorFraction, RateLimiter,
-    RequestTimeouts, RouteReply,
+    AccessList, AuthorizationService, CompressionPolicy, CorsPolicy, HeaderChanges, HeaderEdits, MirrorFraction,
+    RateLimiter, RequestTimeouts, RouteReply,
 };
 
 /// The filters of a rule or of a share. Those of a share come after those of its rule.
@@ -28,6 +28,8 @@ pub struct RouteFilterRule {
     pub compression: Option<CompressionPolicy>,
     /// The credentials that clients need. Those of a share replace those of its rule.
     pub authentication: Option<Arc<AuthenticationPolicy>>,
+    /// A service that is asked about each request. That of a share replaces that of its rule.
+    pub external_authorization: Option<ExternalAuthorizationRule>,
     /// Sent instead of a backend's response. A rule with it needs no shares.
     pub reply: Option<RouteReply>,
     /// At most `MirrorSet::MIRRORS_MAX` for a rule and a share together.
@@ -38,13 +40,20 @@ pub struct RouteFilterRule {
 /// Copies of requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MirrorRule {
-    pub destination: MirrorRuleDestination,
+    pub destination: FilterRuleDestination,
     pub fraction: MirrorFraction,
 }
 
-/// Where copies go.
+/// An authorization service.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MirrorRuleDestination {
+pub struct ExternalAuthorizationRule {
+    pub destination: FilterRuleDestination,
+    pub service: Arc<AuthorizationService>,
+}
+
+/// Where the requests of a filter go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FilterRuleDestination {
     /// They are routed like requests to this host.
     Host(String),
     /// The key of a backend.

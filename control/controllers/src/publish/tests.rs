@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use contract::table::{MirrorDestination, MirrorFraction, RequestMatch, RouteReply, RouteRequest};
+use contract::table::{FilterDestination, MirrorFraction, RequestMatch, RouteReply, RouteRequest};
 use contract::tls::TlsIdentity;
 
 use super::*;
@@ -332,7 +332,7 @@ fn filters_of_a_rule_and_its_shares_are_compiled_together() {
         filters.timeouts.request = request.map(Duration::from_secs);
         filters
     };
-    let destination = MirrorRuleDestination::Backend("ns/m".to_owned());
+    let destination = FilterRuleDestination::Backend("ns/m".to_owned());
     let mirrors = vec![MirrorRule { destination, fraction: MirrorFraction::ALL }];
     let of_rule = RouteFilterRule { mirrors, ..filters("rule", Some(7)) };
     let mut share = WeightedBackend::new("ns/r", 1);
@@ -355,7 +355,7 @@ fn filters_of_a_rule_and_its_shares_are_compiled_together() {
     assert_eq!(filters.request.headers().collect::<Vec<_>>(), [("X-A", "share")]);
     assert_eq!(filters.response.written().collect::<Vec<_>>(), [("X-B", "rule"), ("X-B", "share")]);
     assert_eq!(filters.timeouts.as_ref().unwrap().total, Duration::from_secs(7));
-    let MirrorDestination::Backend(mirror) = &filters.mirrors[0].destination else { panic!("{filters:?}") };
+    let FilterDestination::Backend(mirror) = &filters.mirrors[0].destination else { panic!("{filters:?}") };
     assert_eq!((&*mirror.key, mirror.endpoints.len()), ("ns/m", 1));
 }
 

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
     use crate::host_tls::HostTls;
     use crate::informer_cache::InformerCache;
-    use crate::publish::{MirrorRuleDestination, WeightedBackend};
+    use crate::publish::{FilterRuleDestination, WeightedBackend};
     use crate::route_hosts::PublicPorts;
     use crate::route_rules::{RouteRuleOptions, header_rule, rules};
     use contract::table::{HeaderEdits, MirrorFraction, RequestMatch, ValueMatch};
@@ -279,7 +279,7 @@ mod tests {
         let (traffic_policy, of_tag) = (own.traffic_policy.as_ref().unwrap(), tagged.traffic_policy.as_ref().unwrap());
         assert_eq!(traffic_policy, of_tag);
         let [mirror] = own.filters.as_ref().unwrap().mirrors.as_slice() else { panic!("{own:?}") };
-        let MirrorRuleDestination::Host(host) = &mirror.destination else { panic!("{mirror:?}") };
+        let FilterRuleDestination::Host(host) = &mirror.destination else { panic!("{mirror:?}") };
         assert!(tagged.hosts.iter().any(|own| **own == **host) && tagged.filters.is_none());
         assert_eq!(mirror.fraction, MirrorFraction::percent(10));
     }

@@ -3,6 +3,8 @@
 //! A policy is attached to objects of its own namespace by `targetRefs`. The policy of a rule replaces that of its route, which
 //! replaces that of its Gateway.
 
+pub mod ext_auth;
+mod http_uri;
 pub mod security_policy;
 pub mod traffic_policy;
 

@@ -8,6 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::ext_auth::PolicyExtAuth;
+use super::http_uri::http_uri;
 use super::{GATEWAY_POLICY, validate_targets};
 use crate::duration;
 use crate::field_errors::{FieldErrors, MISSING, exactly_one};
@@ -29,8 +31,6 @@ const RATE_LIMITS_MAX: usize = 8;
 const JWT_ITEMS_MAX: usize = 32;
 /// Bytes of a JSON Web Key Set in the policy. A key has some 500.
 pub const JWKS_BYTES_MAX: usize = 256 << 10;
-/// Bytes of a URI.
-const URI_BYTES_MAX: usize = 2048;
 
 resource! {
     /// `gateway.sluicegate.dev/v1alpha1` SecurityPolicy.
@@ -54,6 +54,9 @@ pub struct SecurityPolicySpec {
     /// JSON Web Tokens.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub jwt: Option<PolicyJwt>,
+    /// A service that is asked about each request, after `basicAuth` and `jwt`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ext_auth: Option<PolicyExtAuth>,
     /// Which pages of other origins may send requests. A filter of the rule for it comes first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cors: Option<HttpCorsFilter>,
@@ -205,6 +208,9 @@ impl SecurityPolicySpec {
         if let Some(jwt) = &self.jwt {
             jwt.validate(problems);
         }
+        if let Some(ext_auth) = &self.ext_auth {
+            ext_auth.validate(problems);
+        }
         if let Some(Err(why)) = self.cors.as_ref().map(HttpCorsFilter::policy) {
             problems.add("spec.cors", why);
         }
@@ -247,13 +253,7 @@ impl PolicyJwt {
 ///
 /// It is not an absolute URI of HTTP.
 pub fn jwks_uri(text: &str) -> Result<http::Uri, String> {
-    let bad =
-        || format!("{text:?} is not a URI like https://issuer.example.com/keys, of at most {URI_BYTES_MAX} bytes");
-    let uri: http::Uri = text.parse().map_err(|_| bad())?;
-    let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
-    let has_user = uri.authority().is_some_and(|authority| authority.as_str().contains('@'));
-    let has_host = uri.host().is_some_and(|host| !host.is_empty());
-    if is_http && has_host && !has_user && text.len() <= URI_BYTES_MAX { Ok(uri) } else { Err(bad()) }
+    http_uri(text, "https://issuer.example.com/keys")
 }
 
 impl ResourceStrategy for GatewaySecurityPolicy {
@@ -321,6 +321,8 @@ mod tests {
             "basicAuth": { "secretRef": { "name": "users" }, "realm": "staff", "userHeader": "X-User" },
             "jwt": { "issuer": "https://a.test/", "audiences": ["app"], "jwks": { "uri": "https://a.test:8443/keys?a=b" },
                 "claimHeaders": [{ "claim": "sub", "header": "X-Subject" }] },
+            "extAuth": { "http": { "url": "https://auth.test:9091/verify?a=b", "headersToBackend": ["Remote-User"] },
+                "headersToExtAuth": ["Cookie"], "timeout": "2s", "failureMode": "Forbidden" },
             "cors": { "allowOrigins": ["https://a.test"] },
             "rateLimits": [{ "requests": 10, "period": "1m", "burst": 5, "by": "Header", "header": "X-Key" }],
         });

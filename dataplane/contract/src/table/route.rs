@@ -4,6 +4,8 @@ mod access_list;
 pub mod authentication;
 mod compression_policy;
 mod cors;
+mod external_authorization;
+mod filter_destination;
 mod filters;
 mod header_edits;
 mod match_regex;
@@ -23,10 +25,14 @@ use std::sync::Arc;
 pub use access_list::AccessList;
 pub use compression_policy::{COMPRESSED_BYTES_MIN, CompressionPolicy, ContentCoding, is_compressible};
 pub use cors::{CORS_ITEMS_MAX, CorsPolicy, CorsPolicyError};
+pub use external_authorization::{
+    AuthorizationFailureMode, AuthorizationService, AuthorizationServiceError, ExternalAuthorization,
+};
+pub use filter_destination::FilterDestination;
 pub use filters::{FilterOutcome, FilterRefusal, RouteFilters, RouteReply};
 pub use header_edits::{HeaderChanges, HeaderEditError, HeaderEdits};
 pub use match_regex::{MatchRegex, MatchRegexError};
-pub use mirror_policy::{MirrorDestination, MirrorFraction, MirrorPolicy, MirrorSet};
+pub use mirror_policy::{MirrorFraction, MirrorPolicy, MirrorSet};
 pub use path_rewrite::{PathRewrite, PathRewriteError};
 pub use rate_limit::{RATE_PERIOD_MAX, RATE_REQUESTS_MAX, RateLimit, RateLimitKey, RateLimiter};
 pub use redirect::Redirect;

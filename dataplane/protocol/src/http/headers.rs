@@ -132,16 +132,16 @@ fn put_fields(
 }
 
 #[derive(Default, PartialEq, Eq)]
-struct PresentFields {
-    forwarded: bool,
-    chain: bool,
-    host: bool,
-    proto: bool,
+pub(super) struct PresentFields {
+    pub(super) forwarded: bool,
+    pub(super) chain: bool,
+    pub(super) host: bool,
+    pub(super) proto: bool,
 }
 
 /// RT-HDR-05..07. The list of a trusted proxy is kept, from the entry of the first client on, and gets this client appended;
 /// lists on several lines become one, because many applications read the first line only.
-fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &ClientAddress, has: &PresentFields) {
+pub(super) fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &ClientAddress, has: &PresentFields) {
     let host = request.authority_bytes();
     if *has == PresentFields::default() && !host.is_empty() {
         return put_first_forwarding(out, host, peer);
@@ -309,7 +309,7 @@ pub fn fresh_trace_id(head: &[u8]) -> Option<[u8; 32]> {
 }
 
 /// Whether `Connection` names the field.
-fn is_nominated<'a>(name: &[u8], mut connection: impl Iterator<Item = &'a [u8]>) -> bool {
+pub(super) fn is_nominated<'a>(name: &[u8], mut connection: impl Iterator<Item = &'a [u8]>) -> bool {
     std::str::from_utf8(name).is_ok_and(|name| connection.any(|value| has_token(value, name)))
 }
 
@@ -425,7 +425,7 @@ pub fn put_changed_response(
     out.put_slice(b"\r\n");
 }
 
-fn put_all(out: &mut BytesMut, parts: &[&[u8]]) {
+pub(super) fn put_all(out: &mut BytesMut, parts: &[&[u8]]) {
     for part in parts {
         out.put_slice(part);
     }

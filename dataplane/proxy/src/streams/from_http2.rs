@@ -126,7 +126,7 @@ async fn exchange(
         Ok(choice) => choice,
         Err(local_reply) => return AttemptOutcome::Refused(local_reply),
     };
-    let choice = match authenticated(proxy, choice, view, reply).await {
+    let choice = match authenticated(proxy, choice, (view, &shared.peer), reply).await {
         Ok(choice) => choice,
         Err(ended) => return ended,
     };

@@ -4,6 +4,8 @@
 //! the two kinds of client, `over_http1` and `over_http2` the two kinds of instance. [`carry`] connects them. HTTP/1 at
 //! both ends has a shorter path ([`super::exchange`]).
 
+mod authorization;
+mod collected_response;
 mod compressed_response;
 mod expect_continue;
 mod from_http1;
@@ -29,6 +31,7 @@ use ::h2::Reason;
 use ::http::{HeaderMap, Response};
 use bytes::Bytes;
 
+pub(super) use authorization::authorize;
 use compressed_response::CompressedResponse;
 pub(super) use from_http1::exchange;
 use limited_body::LimitedBody;
@@ -238,11 +241,11 @@ impl StreamRequest<'_> {
     }
 }
 
-/// The choice for a request whose client is authenticated, if its rule asks for that.
+/// The choice for a request whose client is authenticated, and that the authorization service permits, if its rule asks for that.
 async fn authenticated(
-    proxy: &Proxy,
+    proxy: &Rc<Proxy>,
     mut choice: SelectedEndpoint,
-    request: RequestView<'_>,
+    (request, peer): (RequestView<'_>, &ClientAddress),
     reply: &mut impl ResponseWriter,
 ) -> Result<SelectedEndpoint, AttemptOutcome> {
     if let Some(pending) = proxy.authenticate(&mut choice, request).map_err(AttemptOutcome::Refused)? {
@@ -250,6 +253,13 @@ async fn authenticated(
         let verified = Box::pin(proxy.finish_authentication(&mut choice, pending));
         match unless_gone(reply, verified).await {
             Ok(verified) => verified.map_err(AttemptOutcome::Refused)?,
+            Err(ClientGone) => return Err(AttemptOutcome::Cut),
+        }
+    }
+    if choice.needs_authorization() {
+        let authorized = Box::pin(authorize(proxy, &mut choice, request, peer));
+        match unless_gone(reply, authorized).await {
+            Ok(authorized) => authorized.map_err(AttemptOutcome::Refused)?,
             Err(ClientGone) => return Err(AttemptOutcome::Cut),
         }
     }

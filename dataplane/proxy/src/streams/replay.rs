@@ -1,4 +1,4 @@
-//! A recorded request as the client: the request is complete, and its response is dropped.
+//! A recorded request as the client: the request is complete, and its response is dropped or collected.
 
 use std::future::pending;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use ::http::{HeaderMap, Response};
 use bytes::{Buf, Bytes};
 use codec::http::{BodyDecoder, BodyEvent, BodyFraming, Parsed, RequestHead, parse_request};
-use contract::table::{Backend, BackendShare, MirrorDestination, RouteRequest};
+use contract::table::{Backend, BackendShare, FilterDestination, RouteRequest};
 use protocol::h2::trailers;
 use protocol::http::buffers::by;
 
@@ -34,36 +34,58 @@ async fn send_copy(copy: &MirroredRequest) {
     let Parsed::Head { .. } = parse_request(&copy.head, &mut head) else { return };
     let Some(mirror) = copy.mirror() else { return };
     let mut backend = None;
-    let answer = replay(proxy, &mirror.destination, (&head, &copy.head), copy.body.clone(), &mut backend);
+    let request = RecordedRequest { head: &head, written: &copy.head, body: copy.body.clone() };
+    let mut discard = DiscardWriter;
+    let answer = replay(proxy, &mirror.destination, request, &mut discard, &mut backend);
     let due = proxy.ring.now() + COPY_TIMEOUT;
-    let status = by(&proxy.ring, Some(due), answer).await.ok().flatten();
+    let ended = by(&proxy.ring, Some(due), answer).await;
+    let status = match ended {
+        Ok(AttemptOutcome::Done { status, .. }) => Some(status),
+        _ => None,
+    };
     copy.compare(backend.as_deref(), status);
 }
 
-/// Sends a recorded request to `destination`. Returns the status of its response once that is complete. `body` is
-/// framed as the head says. `backend` is set to the chosen backend.
-async fn replay(
+/// A request that is complete.
+pub(super) struct RecordedRequest<'a> {
+    pub(super) head: &'a RequestHead,
+    /// The head's bytes.
+    pub(super) written: &'a Bytes,
+    /// Framed as the head says.
+    pub(super) body: Bytes,
+}
+
+/// Sends a recorded request to `destination`, and its response to `reply`. `backend` is set to the chosen backend.
+pub(super) async fn replay(
     proxy: &Rc<Proxy>,
-    destination: &MirrorDestination,
-    (head, written): (&RequestHead, &Bytes),
-    body: Bytes,
+    destination: &FilterDestination,
+    RecordedRequest { head, written, body }: RecordedRequest<'_>,
+    reply: &mut impl ResponseWriter,
     backend: &mut Option<Arc<Backend>>,
-) -> Option<u16> {
+) -> AttemptOutcome {
     let started = proxy.ring.now();
-    let (permit, link) = match destination {
-        MirrorDestination::Host(host) => {
+    let reached = match destination {
+        FilterDestination::Host(host) => {
             let route_request = RouteRequest::internal(host, head.view(written).path());
-            let choice = proxy.route(&route_request).ok()?;
-            *backend = Some(Arc::clone(&choice.backend));
-            let bytes = written.len() + body.len();
-            let mut acquire_request = AcquireRequest { route_request, bytes, tried: Vec::new() };
-            reach(proxy, choice, &mut acquire_request, started).await.ok()?
+            match proxy.route(&route_request) {
+                Ok(choice) => {
+                    *backend = Some(Arc::clone(&choice.backend));
+                    let bytes = written.len() + body.len();
+                    let mut acquire_request = AcquireRequest { route_request, bytes, tried: Vec::new() };
+                    reach(proxy, choice, &mut acquire_request, started).await
+                }
+                Err(local_reply) => Err(local_reply),
+            }
         }
-        MirrorDestination::Backend(given) => {
+        FilterDestination::Backend(given) => {
             let choice = SelectedEndpoint::from(&BackendShare::new(1, Arc::clone(given)));
             *backend = Some(Arc::clone(given));
-            reach_now(proxy, choice, started).await.ok()?
+            reach_now(proxy, choice, started).await
         }
+    };
+    let (permit, link) = match reached {
+        Ok(both) => both,
+        Err(local_reply) => return AttemptOutcome::Refused(local_reply),
     };
     let progress = StreamProgress::new(&proxy.limits);
     progress.acquired(&proxy.limits, &permit);
@@ -83,15 +105,7 @@ async fn replay(
     };
     job.progress.request_read.set(head.framing == BodyFraming::Empty);
     let mut body = RecordedBody { bytes: body, reader: BodyDecoder::new(head.framing) };
-    match carry(&job, permit, link, &mut body, &mut DiscardWriter).await {
-        AttemptOutcome::Done { status, .. } => Some(status),
-        AttemptOutcome::Refused(_)
-        | AttemptOutcome::Cut
-        | AttemptOutcome::Stale
-        | AttemptOutcome::Unread
-        | AttemptOutcome::Unprocessed
-        | AttemptOutcome::Switched => None,
-    }
+    carry(&job, permit, link, &mut body, reply).await
 }
 
 struct RecordedBody {

@@ -115,7 +115,7 @@ async fn open(
     }
     let route_request = RouteRequest::client(view, &shared.peer);
     let choice = proxy.route_noted(&route_request, note).map_err(AttemptOutcome::Refused)?;
-    let choice = authenticated(proxy, choice, view, reply).await?;
+    let choice = authenticated(proxy, choice, (view, &shared.peer), reply).await?;
     let mut acquire_request = AcquireRequest { route_request, bytes: request.bytes.len(), tried: Vec::new() };
     let (mut permit, link) = match unless_gone(reply, reach(proxy, choice, &mut acquire_request, started)).await {
         Ok(Ok(both)) => both,

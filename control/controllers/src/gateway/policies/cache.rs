@@ -4,13 +4,15 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::dns_names::DnsNames;
 use super::jwks_documents::JwksDocuments;
 use crate::gateway::conditions::ConditionRefusal;
+use crate::gateway::route_store::RouteReferences;
 use crate::publish::RouteFilterRule;
 use types::gateway_policies::security_policy::SecurityPolicySpec;
 
 /// What a policy adds to the filters of a rule, and what is wrong with it.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::gateway) struct CompiledPolicy {
     /// With a reply, requests of the rule get that alone.
     pub(in crate::gateway) filters: RouteFilterRule,
@@ -18,6 +20,8 @@ pub(in crate::gateway) struct CompiledPolicy {
     pub(in crate::gateway) not_accepted: Option<ConditionRefusal>,
     /// A reference that leads nowhere.
     pub(in crate::gateway) unresolved: Option<ConditionRefusal>,
+    /// What routes with the policy refer to besides.
+    pub(in crate::gateway) references: RouteReferences,
 }
 
 /// What a policy was compiled from.
@@ -33,6 +37,7 @@ type PolicyKey = (String, String);
 #[derive(Debug, Default)]
 pub(in crate::gateway) struct PolicyCache {
     pub(super) jwks: JwksDocuments,
+    pub(super) dns_names: DnsNames,
     compiled: Mutex<HashMap<PolicyKey, (CompiledFrom, Arc<CompiledPolicy>)>>,
 }
 

@@ -3,9 +3,12 @@
 
 mod cache;
 mod dependents;
+mod dns_names;
+mod ext_auth;
 mod jwks_documents;
 mod jwks_fetch;
 mod policy_kind;
+mod refusals;
 mod rules;
 mod security;
 mod targets;

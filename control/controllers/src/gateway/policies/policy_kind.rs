@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::cache::{CompiledPolicy, PolicyCache};
 use super::dependents::all_routes_of;
-use super::{security, traffic};
+use super::dns_names::HostPort;
+use super::{ext_auth, security, traffic};
 use crate::api::NamespacedObject;
 use crate::caches::CachedKind;
 use crate::context::ControllerContext;
@@ -62,7 +63,7 @@ impl GatewayPolicy for GatewaySecurityPolicy {
         security::compiled(context, cache, self)
     }
 
-    /// Keys that are fetched are verified with as soon as they are there.
+    /// Keys that are fetched are verified with as soon as they are there; hosts that move are followed.
     fn register_tasks<'a>(
         routes: &'a RouteStore,
         cache: &'a PolicyCache,
@@ -73,8 +74,8 @@ impl GatewayPolicy for GatewaySecurityPolicy {
         let wanted = move || -> BTreeSet<String> {
             all().iter().filter_map(|policy| security::jwks_uri(policy)).map(str::to_owned).collect()
         };
-        let changed = move |uri: &str| {
-            for policy in all().iter().filter(|policy| security::jwks_uri(policy) == Some(uri)) {
+        let enqueue = move |is_concerned: &dyn Fn(&Self) -> bool| {
+            for policy in all().iter().filter(|policy| is_concerned(policy)) {
                 let home = namespace(&policy.metadata);
                 all_routes_of(routes, home, &policy.spec.target_refs)
                     .into_iter()
@@ -82,7 +83,14 @@ impl GatewayPolicy for GatewaySecurityPolicy {
                     .for_each(|item| context.enqueue(item));
             }
         };
+        let changed = move |uri: &str| enqueue(&|policy| security::jwks_uri(policy) == Some(uri));
         watches.task(cache.jwks.run(context, wanted, changed));
+        let wanted = move || -> BTreeSet<HostPort> {
+            all().iter().filter_map(|policy| security::ext_auth_host(policy)).collect()
+        };
+        let changed = move |host: &HostPort| enqueue(&|policy| security::ext_auth_host(policy).as_ref() == Some(host));
+        watches.task(cache.dns_names.run(wanted, changed));
+        ext_auth::register(context, Self::QUEUE, watches);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Adds the filters of policies to the rules of a route. The policy of a rule comes before that of the route, and that before the
 //! one of the Gateway.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use super::policy_kind::GatewayPolicy;
 use super::targets::{oldest, policies_for};
 use crate::context::ControllerContext;
 use crate::gateway::route_kind::GatewayRoute;
+use crate::gateway::route_store::RouteReferences;
 use crate::gateway::rule_compiler::CompiledRules;
 use crate::publish::{PathRule, RouteFilterRule, RuleTimeouts};
 use types::gateway_policies::security_policy::GatewaySecurityPolicy;
@@ -25,6 +27,8 @@ pub(in crate::gateway) struct RoutePolicies<'a> {
     name: String,
     security: Vec<Arc<GatewaySecurityPolicy>>,
     traffic: Vec<Arc<GatewayTrafficPolicy>>,
+    /// What the policies of the rules refer to.
+    references: RefCell<RouteReferences>,
 }
 
 impl<'a> RoutePolicies<'a> {
@@ -42,7 +46,13 @@ impl<'a> RoutePolicies<'a> {
             name: name.to_owned(),
             security: policies_for(context, home, R::KIND, name),
             traffic: policies_for(context, home, R::KIND, name),
+            references: RefCell::default(),
         }
+    }
+
+    /// What the rules that were made refer to because of policies.
+    pub(in crate::gateway) fn into_references(self) -> RouteReferences {
+        self.references.into_inner()
     }
 
     /// The rules of the route, for requests of these Gateways.
@@ -58,7 +68,10 @@ impl<'a> RoutePolicies<'a> {
         let rules = compiled.rules.iter().zip(&compiled.names).map(|(rule, section)| {
             let traffic = self.of_rule(&self.traffic, section.as_deref(), traffic.as_ref());
             let security = self.of_rule(&self.security, section.as_deref(), security.as_ref());
-            [traffic, security].into_iter().flatten().fold(rule.clone(), |rule, policy| add(&policy.filters, rule))
+            [traffic, security].into_iter().flatten().fold(rule.clone(), |rule, policy| {
+                self.references.borrow_mut().extend(policy.references.clone());
+                add(&policy.filters, rule)
+            })
         });
         rules.collect()
     }
@@ -100,6 +113,7 @@ fn add(policy: &RouteFilterRule, rule: PathRule) -> PathRule {
         body_bytes_max: policy.body_bytes_max.or(own.body_bytes_max),
         compression: policy.compression.clone().or(own.compression),
         authentication: policy.authentication.clone().or(own.authentication),
+        external_authorization: policy.external_authorization.clone().or(own.external_authorization),
         timeouts: RuleTimeouts {
             request: own.timeouts.request.or(policy.timeouts.request),
             backend_request: own.timeouts.backend_request.or(policy.timeouts.backend_request),

@@ -8,7 +8,10 @@ use contract::table::{RateLimiter, RouteReply};
 use k8s_openapi::api::core::v1::Secret;
 
 use super::cache::{CompiledFrom, CompiledPolicy, PolicyCache};
+use super::dns_names::HostPort;
+use super::ext_auth;
 use super::jwks_documents::FetchedKeys;
+use super::refusals::{INVALID, invalid};
 use crate::context::ControllerContext;
 use crate::gateway::conditions::ConditionRefusal;
 use crate::publish::RouteFilterRule;
@@ -23,8 +26,6 @@ use types::shared::{name, namespace};
 const CLOSED: u16 = 503;
 /// The realm of a policy without one.
 const REALM: &str = "restricted";
-/// The reason of a value that cannot be used, and of a reference to such a value.
-const INVALID: &str = "Invalid";
 
 /// What a policy refers to.
 pub(super) trait PolicySources {
@@ -53,7 +54,38 @@ pub(super) fn jwks_uri(policy: &GatewaySecurityPolicy) -> Option<&str> {
     policy.spec.jwt.as_ref().and_then(|jwt| jwt.jwks.uri.as_deref())
 }
 
+/// The host of the policy's authorization service.
+pub(super) fn ext_auth_host(policy: &GatewaySecurityPolicy) -> Option<HostPort> {
+    let url = policy.spec.ext_auth.as_ref()?.url()?;
+    Some((url.host, url.port))
+}
+
 pub(super) fn compiled(
+    context: &ControllerContext,
+    cache: &PolicyCache,
+    policy: &GatewaySecurityPolicy,
+) -> Arc<CompiledPolicy> {
+    let compiled = without_ext_auth(context, cache, policy);
+    let Some(ext_auth) = policy.spec.ext_auth.as_ref().filter(|_| compiled.not_accepted.is_none()) else {
+        return compiled;
+    };
+    let mut made = CompiledPolicy::clone(&compiled);
+    let home = namespace(&policy.metadata);
+    match ext_auth::compile(context, (&cache.dns_names, home), ext_auth, &mut made.references) {
+        Ok((rule, failure)) => {
+            made.filters.external_authorization = Some(rule);
+            made.unresolved = made.unresolved.or(failure);
+        }
+        Err(refusal) => {
+            made.not_accepted = Some(refuse(refusal, &mut made.unresolved));
+            made.filters = closed();
+        }
+    }
+    Arc::new(made)
+}
+
+/// The policy without its authorization service, whose addresses change more often than the policy.
+fn without_ext_auth(
     context: &ControllerContext,
     cache: &PolicyCache,
     policy: &GatewaySecurityPolicy,
@@ -92,13 +124,16 @@ fn versions(spec: &SecurityPolicySpec, sources: &dyn PolicySources) -> Vec<Strin
 fn compile(spec: &SecurityPolicySpec, sources: &dyn PolicySources, before: Option<&CompiledPolicy>) -> CompiledPolicy {
     let mut unresolved = None;
     match filters(spec, sources, before, &mut unresolved) {
-        Ok(filters) => CompiledPolicy { filters, not_accepted: None, unresolved },
-        Err(not_accepted) => CompiledPolicy {
-            filters: RouteFilterRule { reply: Some(RouteReply::Status(CLOSED)), ..RouteFilterRule::default() },
-            not_accepted: Some(not_accepted),
-            unresolved,
-        },
+        Ok(filters) => CompiledPolicy { filters, unresolved, ..CompiledPolicy::default() },
+        Err(not_accepted) => {
+            let not_accepted = Some(not_accepted);
+            CompiledPolicy { filters: closed(), not_accepted, unresolved, ..CompiledPolicy::default() }
+        }
     }
+}
+
+fn closed() -> RouteFilterRule {
+    RouteFilterRule { reply: Some(RouteReply::Status(CLOSED)), ..RouteFilterRule::default() }
 }
 
 fn filters(
@@ -120,10 +155,6 @@ fn filters(
         authentication: AuthenticationPolicy::new(basic, jwt).map(Arc::new),
         ..RouteFilterRule::default()
     })
-}
-
-fn invalid(field: &str, why: &str) -> ConditionRefusal {
-    ConditionRefusal::new(INVALID, format!("spec.{field}: {}.", why.trim_end_matches('.')))
 }
 
 /// A limit that stays the same goes on counting.

@@ -9,6 +9,7 @@ use super::access_list::AccessList;
 use super::authentication::AuthenticationPolicy;
 use super::compression_policy::CompressionPolicy;
 use super::cors::{CorsDecision, CorsPolicy};
+use super::external_authorization::ExternalAuthorization;
 use super::header_edits::{HeaderChanges, HeaderEdits};
 use super::mirror_policy::MirrorPolicy;
 use super::rate_limit::RateLimiter;
@@ -34,6 +35,8 @@ pub struct RouteFilters {
     pub compression: Option<Box<CompressionPolicy>>,
     /// The credentials that clients need. `None`: none.
     pub authentication: Option<Arc<AuthenticationPolicy>>,
+    /// A service that is asked about each request of an authenticated client. `None`: none.
+    pub external_authorization: Option<Box<ExternalAuthorization>>,
     /// Sent instead of a backend's response.
     pub reply: Option<Box<RouteReply>>,
     /// At most [`MirrorSet::MIRRORS_MAX`](super::MirrorSet::MIRRORS_MAX).
@@ -83,6 +86,7 @@ impl RouteFilters {
             && self.body_bytes_max.is_none()
             && self.compression.is_none()
             && self.authentication.is_none()
+            && self.external_authorization.is_none()
             && self.reply.is_none()
             && self.mirrors.is_empty()
             && self.timeouts.is_none()

@@ -1,23 +1,12 @@
 //! Copies of requests for another backend.
 
-use std::sync::Arc;
-
-use crate::table::Backend;
+use super::filter_destination::FilterDestination;
 
 /// Copies of requests, sent after the client has its response.
 #[derive(Debug, Clone)]
 pub struct MirrorPolicy {
-    pub destination: MirrorDestination,
+    pub destination: FilterDestination,
     pub fraction: MirrorFraction,
-}
-
-/// Where copies go.
-#[derive(Debug, Clone)]
-pub enum MirrorDestination {
-    /// They are routed like requests to this host.
-    Host(Box<str>),
-    /// They do not wait for an instance.
-    Backend(Arc<Backend>),
 }
 
 /// Which part of the requests is copied.
@@ -88,7 +77,7 @@ mod tests {
         assert_eq!(drawn(MirrorFraction::percent(255), 100), 100);
         assert_eq!(drawn(MirrorFraction::new(1, 3).unwrap(), 3), 1);
         assert_eq!(drawn(MirrorFraction::ALL, 9), 9);
-        let mirror = |fraction| MirrorPolicy { destination: MirrorDestination::Host("a".into()), fraction };
+        let mirror = |fraction| MirrorPolicy { destination: FilterDestination::Host("a".into()), fraction };
         let mirrors = [0, 100, 0, 100].map(|percent| mirror(MirrorFraction::percent(percent)));
         assert_eq!(MirrorSet::draw(&mirrors, |_| 0).iter().collect::<Vec<_>>(), [1, 3]);
         let many: Vec<_> = (0..40).map(|_| mirror(MirrorFraction::ALL)).collect();
