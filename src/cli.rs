@@ -18,6 +18,7 @@ mod admin_client;
 mod api;
 mod api_access;
 mod completion;
+mod config;
 mod demo;
 mod doctor;
 mod event;
@@ -78,6 +79,9 @@ enum Command {
     /// Inspect a log without disturbing it, even while it is in use
     #[command(subcommand)]
     Wal(wal::WalCommand),
+    /// Show the configuration as objects of Gateway API, and what manifests would change
+    #[command(subcommand)]
+    Config(config::ConfigCommand),
     /// Check config files and manifests: what is wrong, in which file and line, and what was probably meant
     Validate(validate::ValidateArgs),
     /// Kill, tear and flip on a disk of yours: is anything lost that was acknowledged?
@@ -138,6 +142,7 @@ pub(crate) fn main() -> std::process::ExitCode {
         Command::Event(verb) => event::run(&verb),
         Command::Image(verb) => image::run(&verb),
         Command::Wal(verb) => wal::run(&verb),
+        Command::Config(verb) => config::run(verb),
         Command::Validate(args) => validate::run(&args),
         Command::Selftest(args) => selftest::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -38,6 +38,7 @@ pub(crate) use multi_value::ManyValues;
 pub(crate) use roles::RolesRule;
 pub(crate) use route::RouteRule;
 pub(crate) use route_authentication::{AuthenticationRule, BasicAuthRule, JwtRule};
+pub(crate) use route_forward_auth::ForwardAuthRule;
 pub(crate) use route_target::RouteTarget;
 pub(crate) use settings::{Settings, setting_names};
 pub(crate) use value::{

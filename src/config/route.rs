@@ -37,6 +37,8 @@ pub(crate) struct RouteRule {
     pub(crate) authentication: Option<AuthenticationRule>,
     /// A service that is asked about each request.
     pub(crate) forward_auth: Option<ForwardAuthRule>,
+    /// All options as they were given, in their order.
+    pub(crate) options: Vec<(String, String)>,
 }
 
 /// The timeouts that a route names; zero: no timeout.
@@ -96,6 +98,8 @@ impl FromStr for RouteRule {
             "h2" => (Protocol::H2c, true),
             other => return Err(format!("{other:?} is neither http, https, h2c nor h2")),
         };
+        let given = options.split('&').filter_map(|option| option.split_once('='));
+        let given = given.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let options = RouteOptions::parse(options)?;
         let RouteOptions { timeouts, proxy_protocol, .. } = options;
         let health_check = options.health_check.clone();
@@ -124,6 +128,7 @@ impl FromStr for RouteRule {
             filters,
             authentication,
             forward_auth,
+            options: given,
         })
     }
 }

@@ -2,6 +2,7 @@
 
 mod access_log;
 mod capacity;
+mod config_verbs;
 mod forward_auth;
 mod framing;
 mod gateway;

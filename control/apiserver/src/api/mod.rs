@@ -67,7 +67,7 @@ mod unsupported_subresources;
 mod update;
 mod watch;
 mod weight;
-mod yaml;
+pub mod yaml;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Responses in YAML that YAML 1.1 and 1.2 readers parse alike.
+//! Objects in YAML that YAML 1.1 and 1.2 readers parse alike.
 //!
 //! kubectl and most tools read YAML 1.1, where `yes`, `on`, `1e3`, `012`, `1:30` and `2026-01-01` are not strings,
 //! and YAML 1.2 has its own list. So a string is written without quotes only if it begins with a letter and
@@ -11,7 +11,8 @@ use serde_json::{Number, Value};
 const RESERVED_WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
 
 /// The document, with a line end.
-pub(super) fn write(value: &Value) -> String {
+#[must_use]
+pub fn write(value: &Value) -> String {
     let mut text = String::new();
     block(&mut text, value, 0, true);
     text

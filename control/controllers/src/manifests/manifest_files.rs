@@ -108,6 +108,19 @@ pub(super) fn read(path: &Path) -> ManifestContents {
     contents
 }
 
+/// The objects of a file, or of a folder's files.
+///
+/// # Errors
+///
+/// The first document that cannot be read.
+pub fn objects(path: &Path) -> Result<Vec<Value>, ManifestError> {
+    let ManifestContents { documents, errors, .. } = read(path);
+    match errors.into_iter().next() {
+        Some(error) => Err(error),
+        None => Ok(documents.into_iter().map(|document| document.object).collect()),
+    }
+}
+
 fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
     if !std::fs::metadata(path)?.is_dir() {
         return Ok(vec![path.to_owned()]);

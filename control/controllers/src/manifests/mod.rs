@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use kube::Client;
 
-pub use manifest_files::{DOCUMENTS_MAX, FILE_BYTES_MAX, FILES_MAX, ManifestError, PATH_BYTES_MAX};
+pub use manifest_files::{DOCUMENTS_MAX, FILE_BYTES_MAX, FILES_MAX, ManifestError, PATH_BYTES_MAX, objects};
 
 pub use validate::{ManifestFinding, Severity, validate};
 
