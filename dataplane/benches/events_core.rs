@@ -137,6 +137,7 @@ fn table(port: u16, tokens: Tokens, readers: Readers) -> RoutingTable {
         types: None,
         admission: (tokens == Tokens::SendersAndDeliveries).then(|| Arc::new(admission())),
         subscribers: subscribers.collect(),
+        external: None,
         tally: Arc::default(),
     };
     let mut table = RoutingTable::default();

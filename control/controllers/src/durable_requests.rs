@@ -106,6 +106,7 @@ pub(crate) fn publish(context: &ControllerContext, route: &Route) {
         is_closed: true, // no events from outside
         admission: None,
         reports_event_types: false,
+        external: None,
     };
     publisher.set_stream(&path, stream);
     publisher.set_subscriber(&subscriber(uid), subscription(route, &path, publisher));

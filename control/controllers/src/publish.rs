@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use contract::abandoned::AbandonedEvents;
+use contract::event_store::ExternalStream;
 use contract::event_types::EventTypeKey;
 use contract::load::{BackendLoad, ByteQuota};
 use contract::request_log::RequestLog;
@@ -89,8 +90,8 @@ pub struct StreamSpec {
     pub is_closed: bool,
     /// Senders that are admitted from outside; `None`: all.
     pub admission: Option<Arc<StreamAdmission>>,
-    /// The types of its events are reported.
     pub reports_event_types: bool,
+    pub external: Option<Arc<ExternalStream>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -219,6 +219,7 @@ mod tests {
             types: None,
             admission: None,
             subscribers: Vec::new(),
+            external: None,
             tally: Arc::default(),
         }
     }

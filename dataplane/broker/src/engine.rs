@@ -20,7 +20,7 @@ use ring::{Ring, prefetch};
 use wal::{AppendError, LogPosition, WriteAheadLog};
 
 use super::auth::{AuthError, Authenticator};
-use super::delivery::{Dispatcher, EventSender};
+use super::delivery::{Dispatcher, EventSender, StoreDispatcher};
 use super::delivery_log_writer::DeliveryLogWriter;
 use super::extension_headers;
 use super::feed::StreamFeed;
@@ -36,6 +36,8 @@ pub struct BrokerEngine<P> {
     /// The first takes appends; the others belonged to cores that no longer exist, and are drained.
     logs: Vec<LogPipeline<P>>,
     pub(super) home_writer: Rc<LogWriter>,
+    /// Deliveries from external stores.
+    stores: StoreDispatcher<P>,
     authenticator: Authenticator,
     rng: RefCell<fastrand::Rng>,
 }
@@ -49,8 +51,15 @@ struct LogPipeline<P> {
 }
 
 impl<P: EventSender + Clone> BrokerEngine<P> {
-    /// Takes over `home` and the logs of removed cores in `others`, and starts their tasks.
-    pub fn open(ring: &Ring, home: WriteAheadLog, others: Vec<WriteAheadLog>, post: &P, seed: u64) -> Rc<Self> {
+    /// Takes over `home` and the logs of removed cores in `others`, and starts their tasks. `owns` says which subscribers
+    /// of external stores this core serves.
+    pub fn open(
+        ring: &Ring,
+        home: WriteAheadLog,
+        others: Vec<WriteAheadLog>,
+        post: &P,
+        (seed, owns): (u64, impl Fn(&str) -> bool + 'static),
+    ) -> Rc<Self> {
         let home = LogWriter::new(ring, home);
         let mut writers = vec![Rc::clone(&home)];
         writers.extend(others.into_iter().map(|log| LogWriter::new(ring, log)));
@@ -62,9 +71,10 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
             let dispatcher = Dispatcher::new(ring, &writer, &home, kept, post.clone(), rng.u64(..));
             LogPipeline { writer, dispatcher, delivery_log }
         });
-        let logs = logs.collect();
+        let logs: Vec<LogPipeline<P>> = logs.collect();
+        let stores = logs[0].dispatcher.store_dispatcher(owns);
         let (authenticator, rng) = (Authenticator::default(), RefCell::new(rng));
-        Rc::new(Self { ring: ring.clone(), logs, home_writer: home, authenticator, rng })
+        Rc::new(Self { ring: ring.clone(), logs, home_writer: home, stores, authenticator, rng })
     }
 
     /// Starts the tasks that own the logs. The failure of a log is reported until control receives it.
@@ -108,6 +118,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
     /// Starts and stops subscribers to match the table: call it when the core is woken. An error of one
     /// stream does not stop the others.
     pub fn sync(&self, table: &Arc<RoutingTable>) -> Result<(), AppendError> {
+        self.stores.sync(table);
         self.logs.iter().map(|kept| kept.dispatcher.sync(table)).fold(Ok(()), Result::and)
     }
 
@@ -126,6 +137,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
 
     /// Starts no more deliveries; resolves once those in flight have ended and the cursors are durable.
     pub async fn drain(&self) {
+        self.stores.drain().await;
         for LogPipeline { dispatcher, delivery_log, .. } in &self.logs {
             dispatcher.drain().await;
             delivery_log.write();
@@ -271,7 +283,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
     /// Appends a record that already is an event of this stream: a replay. It counts against the quota like
     /// any other, and is always durable before it is acknowledged.
     pub async fn copy(&self, table: &Arc<RoutingTable>, path: &str, record: &[u8]) -> LocalResponse {
-        let Some(stream) = ingress::find(table, path) else {
+        let Some(stream) = ingress::find(table, path).filter(|stream| stream.external.is_none()) else {
             return ingress::refused(&ingress::IngressRejection::UnknownPath);
         };
         match self.append_record(table, stream, &[record]) {
@@ -327,6 +339,9 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         let priority = if inside.is_some() { AppendPriority::Onward } else { AppendPriority::New };
         if let Some(types) = &stream.types {
             events.iter().for_each(|entering| types.note_event(&entering.event, ""));
+        }
+        if let Some(external) = &stream.external {
+            return Box::pin(self.publish(stream, external, &events, extensions)).await;
         }
         let delay = stream.keeping.durability.flush_interval().unwrap_or_default();
         let feed = match self.prepare(table, stream).and_then(|()| self.home_writer.feed_of(stream)) {

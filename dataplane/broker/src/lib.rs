@@ -32,6 +32,8 @@ mod request_scan;
 pub mod sender;
 pub mod server;
 pub mod stalled;
+mod store_publisher;
+mod stored_message;
 pub mod trace;
 mod wall_clock;
 

@@ -118,9 +118,11 @@ impl EventsServer {
         let others = others.into_iter().map(|other| other.log_recovery(core, &counters)).collect();
         let resolver = Rc::new(DnsResolver::new(&proxy.ring, system));
         let sender = HttpSender { proxy: Rc::clone(proxy), resolver: Rc::clone(&resolver) };
-        let events = BrokerEngine::open(&proxy.ring, home, others, &sender, seed);
-        events.start(core, &signals, &counters);
         let (ways, inbox) = relay.split();
+        let owners = ways.clone();
+        let owns = move |subscriber: &str| !owners.is_remote(subscriber);
+        let events = BrokerEngine::open(&proxy.ring, home, others, &sender, (seed, owns));
+        events.start(core, &signals, &counters);
         let service = Rc::new(Self {
             ring: proxy.ring.clone(),
             limits: Rc::clone(&proxy.limits),

@@ -4,7 +4,8 @@
 //! certificates and trust ([`tls`]), the log template ([`request_log`]), names ([`service_names`]) and counters that
 //! outlive a table ([`load`]). [`table_publisher`] swaps it. [`listener_sockets`] hands over the sockets of listeners that are
 //! opened at run time. Cores report by [`signal`], [`counters`], [`spans`],
-//! [`abandoned`] and [`event_types`]; [`connection_query`] and [`core_relay`] ask them. [`target_policy`] is the rule for
+//! [`abandoned`] and [`event_types`]; [`connection_query`] and [`core_relay`] ask them. Both use streams in external stores
+//! by [`event_store`]. [`target_policy`] is the rule for
 //! addresses that both sides connect to.
 //!
 //! No I/O and no event loop: the machinery is in the crates above.
@@ -19,11 +20,13 @@ pub mod connection_query;
 pub mod core_relay;
 pub mod counters;
 pub mod event_response;
+pub mod event_store;
 pub mod event_types;
 pub mod fair_queue;
 pub mod filter;
 pub mod forwarded_chain;
 pub mod host_address;
+pub mod initial_offset;
 pub mod limits;
 pub mod listener_sockets;
 pub mod load;

@@ -69,3 +69,20 @@ pub const AUTHORIZATION_COPIED_BYTES_MAX: usize = 16 << 10;
 
 /// Bytes of the path with which an authorization service is asked.
 pub const AUTHORIZATION_PATH_BYTES_MAX: usize = 2048;
+
+/// Events that wait for an external store to have them, over all cores: half a second of what one stream with three
+/// replicas stores.
+pub const STORE_PUBLISHES_MAX: u64 = 4096;
+
+/// Their bytes together: what they take of the process's memory, twice while they are sent.
+pub const STORE_PUBLISHED_BYTES_MAX: u64 = 64 << 20;
+
+/// Requests that wait for the thread that speaks to the store: all the events that may wait, and what control asks.
+pub const STORE_REQUESTS_MAX: usize = STORE_PUBLISHES_MAX as usize + 1024;
+
+/// Events of one consumer of an external store that are received and not done, over all its readers. Each is in memory
+/// until it is done.
+pub const STORE_UNFINISHED_MAX: usize = 256;
+
+/// Bytes of such events in one process: eight of the largest, or all 256 of 64 KiB.
+pub const STORE_UNFINISHED_BYTES_MAX: usize = 16 << 20;

@@ -24,8 +24,10 @@ use hashbrown::HashMap;
 use crate::abandoned::AbandonedEventsReport;
 use crate::access_token::AccessToken;
 use crate::client_address::ClientScheme;
+use crate::event_store::ExternalStream;
 use crate::event_types::EventTypeRegistry;
 pub use crate::filter::{AttributeMatches, EventFilter, FilterRule, FilterVerdict};
+pub use crate::initial_offset::InitialOffset;
 use crate::load::{BackendLoad, ByteQuota, StreamCounters, SubscriberCounters};
 use crate::request_log::RequestLog;
 use crate::service_names::ServiceNames;
@@ -276,6 +278,8 @@ pub struct EventStream {
     /// Which senders are authorized. `None`: all, without authentication.
     pub admission: Option<Arc<StreamAdmission>>,
     pub subscribers: Vec<Arc<Subscriber>>,
+    /// Its events are in an external store, and not in the logs of the cores.
+    pub external: Option<Arc<ExternalStream>>,
     pub tally: Arc<StreamCounters>,
 }
 
@@ -321,18 +325,6 @@ pub enum HoldReason {
     DeadLetters,
     /// All events are held: the target is unknown. `target` is the previous one.
     Everything,
-}
-
-/// Where a new subscriber begins.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum InitialOffset {
-    /// With the next event.
-    #[default]
-    Now,
-    /// With the oldest event in the log.
-    Earliest,
-    /// With the first event at or after this time, in milliseconds since 1970.
-    At(u64),
 }
 
 /// The port of a [`DeliveryTarget`] whose URL is neither `http` nor `https`, or has an invalid port: every attempt

@@ -265,6 +265,7 @@ mod tests {
             types: None,
             admission: None,
             subscribers,
+            external: None,
             tally: Arc::default(),
         })
     }

@@ -146,6 +146,7 @@ fn publish_channel(
             &channel_policy::own_accounts(context, channel),
         ),
         reports_event_types: context.settings().event_features.is_enabled(AUTO_CREATE),
+        external: None,
         quota: context.quotas.of(ns),
     };
     context.publisher.set_stream(&path, spec);

@@ -173,6 +173,7 @@ impl StreamModel {
                     admission: entry.spec.admission.clone(),
                     types: entry.spec.reports_event_types.then(|| Arc::clone(&entry.types)),
                     subscribers,
+                    external: entry.spec.external.clone(),
                     tally: Arc::clone(&entry.tally),
                 })
             });
@@ -211,6 +212,7 @@ mod tests {
             is_closed: false,
             admission: None,
             reports_event_types: true,
+            external: None,
         }
     }
 

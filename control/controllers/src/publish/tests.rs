@@ -216,6 +216,7 @@ fn a_change_leaves_other_routes_as_they_are() {
         is_closed: false,
         admission: None,
         reports_event_types: false,
+        external: None,
         quota: Arc::new(ByteQuota::new("all", 0, None)),
     };
     publisher.set_stream("/brokers/ns/b", stream);

@@ -215,7 +215,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
                         return ReplyOutcome::Nowhere;
                     }
                 }
-                let passed = self.reenter(order, &head(&reply, hops), &reply).await;
+                let passed = self.reenter(order, &head(&reply, hops), &reply, job).await;
                 if matches!(passed, ReplyOutcome::On) {
                     self.note(DeliveryOutcome::ReplyStored, job, None, Duration::ZERO);
                 }
@@ -225,7 +225,13 @@ impl<P: EventSender> SubscriptionWorker<P> {
     }
 
     /// Appends a reply to the same stream and waits until it is durable (EV-RTE-10, EV-RTE-11).
-    async fn reenter(&self, order: &SubscriberConfig, head: &[u8], reply: &CloudEvent<'_>) -> ReplyOutcome {
+    async fn reenter(
+        &self,
+        order: &SubscriberConfig,
+        head: &[u8],
+        reply: &CloudEvent<'_>,
+        job: &DeliveryAttempt,
+    ) -> ReplyOutcome {
         let max = order.stream.event_bytes_max;
         if reply.bytes() > max as usize {
             return ReplyOutcome::NotStored(format!("the reply has {} bytes, the stream accepts {max}", reply.bytes()));
@@ -237,11 +243,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
                  large content to its data"
             ));
         }
-        let end = match self.append_reply(order, &[head, reply.data.bytes()]).await {
-            Ok(range) => range.end,
-            Err(why) => return ReplyOutcome::NotStored(format!("the reply could not be stored: {why}")),
-        };
-        match self.context.home_writer.durable(end).await {
+        match self.store_reply(order, head, reply, job).await {
             Ok(()) => {
                 order.stream.tally.accepted.fetch_add(1, Relaxed);
                 if let Some(types) = &order.stream.types {
@@ -249,8 +251,22 @@ impl<P: EventSender> SubscriptionWorker<P> {
                 }
                 ReplyOutcome::On
             }
-            Err(why) => ReplyOutcome::NotStored(why.to_string()),
+            Err(why) => ReplyOutcome::NotStored(format!("the reply could not be stored: {why}")),
         }
+    }
+
+    async fn store_reply(
+        &self,
+        order: &SubscriberConfig,
+        head: &[u8],
+        reply: &CloudEvent<'_>,
+        job: &DeliveryAttempt,
+    ) -> Result<(), String> {
+        if let Some(external) = &order.stream.external {
+            return Box::pin(self.publish_reply(external, job.position, head, reply)).await;
+        }
+        let appended = self.append_reply(order, &[head, reply.data.bytes()]).await.map_err(|why| why.to_string())?;
+        self.context.home_writer.durable(appended.end).await.map_err(|why| why.to_string())
     }
 
     /// Appends a reply, and while the log is full waits for space: the original event is not done before,
@@ -391,10 +407,13 @@ impl<P: EventSender> SubscriptionWorker<P> {
 
     /// Adds an entry to the delivery log.
     pub(super) fn note(&self, what: DeliveryOutcome, job: &DeliveryAttempt, status: Option<u16>, took: Duration) {
-        let Some(delivery_log) = &self.context.delivery_log else { return };
+        // Positions of an external store mean nothing in the log of this core.
+        let Some(delivery_log) = self.context.delivery_log.as_ref().filter(|_| self.log_reader().is_some()) else {
+            return;
+        };
         delivery_log.note(DeliveryLogEntry {
             what,
-            subscriber: &self.progress.subscriber,
+            subscriber: &self.name,
             position: job.position,
             at_ms: 0, // set by the delivery log
             status: status.unwrap_or(0),

@@ -10,6 +10,7 @@ mod delivery_attempt;
 mod fanout;
 mod hold;
 mod loaded_event;
+mod log_events;
 mod ordering_keys;
 mod outcome;
 mod prefetch;
@@ -21,6 +22,10 @@ mod retention;
 pub mod retry;
 pub mod send;
 mod set_aside;
+mod source;
+mod store_dispatcher;
+mod store_events;
+mod store_reader;
 mod stored_request;
 mod window;
 mod window_slot;
@@ -38,6 +43,7 @@ use wal::{AppendError, StreamId};
 
 pub use request::claims_reply;
 pub use send::EventSender;
+pub(super) use store_dispatcher::StoreDispatcher;
 
 use contract::table::{EventStream, RoutingTable};
 
@@ -118,7 +124,7 @@ impl<P: EventSender> Dispatcher<P> {
         self.context.internal_key.replace(Arc::clone(&table.internal_key));
         let mut named = HashSet::with_capacity_and_hasher(table.streams.len(), RandomState::default());
         let mut outcome = Ok(());
-        for stream in table.streams.values() {
+        for stream in table.streams.values().filter(|stream| stream.external.is_none()) {
             let synced = self.context.writer.feed_of(stream).and_then(|feed| {
                 named.insert(feed.id);
                 self.sync_stream(stream, &feed, table.version)
@@ -130,6 +136,11 @@ impl<P: EventSender> Dispatcher<P> {
         outcome?; // the next call tries again
         self.version.set(table.version);
         Ok(())
+    }
+
+    /// The deliveries of this core from external stores; `owns` says of which subscribers.
+    pub(super) fn store_dispatcher(&self, owns: impl Fn(&str) -> bool + 'static) -> StoreDispatcher<P> {
+        StoreDispatcher::new(&self.context, owns)
     }
 
     fn end_others(&self, named: &HashSet<StreamId, RandomState>) {
@@ -185,7 +196,9 @@ impl<P: EventSender> Dispatcher<P> {
                 },
             };
             worker.named_in.set(version);
-            running.push((Arc::clone(subscriber), Rc::clone(&worker.queue)));
+            if let Some(reader) = worker.log_reader() {
+                running.push((Arc::clone(subscriber), Rc::clone(&reader.queue)));
+            }
         }
         let end = self.context.writer.log().visible();
         workers.retain(|name, worker| {
@@ -233,7 +246,8 @@ impl<P: EventSender> Dispatcher<P> {
         let workers = self.workers.borrow();
         let worker = workers.get(&feed.id)?.get(subscriber).filter(|worker| !worker.is_stopped())?;
         worker.catch_up();
-        Some((self.context.writer.log().open_events(feed.id, &worker.progress.mark()), worker.pending.get()))
+        let mark = worker.log_reader()?.progress.mark();
+        Some((self.context.writer.log().open_events(feed.id, &mark), worker.pending.get()))
     }
 
     /// Starts no more deliveries and waits for those in flight.

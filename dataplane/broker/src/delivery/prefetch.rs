@@ -6,6 +6,7 @@ use std::rc::Rc;
 use wal::{LogPosition, ReadaheadWindow};
 
 use super::send::EventSender;
+use super::source::LogReader;
 use super::worker::SubscriptionWorker;
 use crate::limits::{PAGE_IN_BYTES, PAGE_IN_RECORD_BYTES, RECENT_BYTES};
 
@@ -18,19 +19,21 @@ const SINGLE: ReadaheadWindow = ReadaheadWindow { window_bytes: 1, ..BACKLOG };
 impl<P: EventSender> SubscriptionWorker<P> {
     /// Whether the next event from there on can be read without waiting for the disk; if not, it is being
     /// read ahead.
-    pub(super) fn is_resident(self: &Rc<Self>, from: LogPosition) -> bool {
-        if self.paging.get() {
+    pub(super) fn is_resident(self: &Rc<Self>, reader: &LogReader, from: LogPosition) -> bool {
+        if reader.paging.get() {
             return false;
         }
         let log = self.context.writer.log();
-        let Some(job) = log.page_in(self.feed.id, from, &self.warm.borrow(), BACKLOG) else { return true };
-        self.paging.set(true);
+        let Some(job) = log.page_in(reader.feed.id, from, &reader.warm.borrow(), BACKLOG) else { return true };
+        reader.paging.set(true);
         let worker = Rc::clone(self);
         self.context.ring.spawn(async move {
             let ranges = job.ranges();
             worker.context.writer.readahead.fetch(job).await;
-            worker.warm.replace(ranges);
-            worker.paging.set(false);
+            if let Some(reader) = worker.log_reader() {
+                reader.warm.replace(ranges);
+                reader.paging.set(false);
+            }
             worker.notify.ring();
         });
         false
@@ -38,7 +41,8 @@ impl<P: EventSender> SubscriptionWorker<P> {
 
     /// Resolves when an event that is retried can be read without waiting for the disk.
     pub(super) async fn bring(&self, position: LogPosition) {
-        let job = self.context.writer.log().page_in(self.feed.id, position, &self.warm.borrow(), SINGLE);
+        let Some(reader) = self.log_reader() else { return };
+        let job = self.context.writer.log().page_in(reader.feed.id, position, &reader.warm.borrow(), SINGLE);
         if let Some(job) = job {
             self.context.writer.readahead.fetch(job).await;
         }

@@ -23,7 +23,7 @@ impl<P: EventSender> Dispatcher<P> {
     /// Applies the retention of all streams, as of `now_ms` (milliseconds since 1970).
     pub fn retain(&self, now_ms: u64) {
         let table = self.table.borrow();
-        for stream in table.streams.values() {
+        for stream in table.streams.values().filter(|stream| stream.external.is_none()) {
             let Ok(feed) = self.context.writer.feed(&stream.name) else { continue }; // reported at every sync
             let floor = self.floor(stream, &feed, now_ms);
             self.retain_history(stream, &feed, floor, now_ms);
@@ -68,9 +68,7 @@ impl<P: EventSender> Dispatcher<P> {
 impl<P: EventSender> SubscriptionWorker<P> {
     /// Drops events before `floor` that are not in flight; returns their number.
     pub(super) fn expire(&self, floor: LogPosition) -> u64 {
-        if self.is_stopped() {
-            return 0;
-        }
+        let Some(reader) = self.log_reader().filter(|_| !self.is_stopped()) else { return 0 };
         self.catch_up();
         let before = self.pending.get();
         loop {
@@ -86,17 +84,17 @@ impl<P: EventSender> SubscriptionWorker<P> {
                 self.settle(retry.job.position, EventOutcome::Expired);
             }
         }
-        while let Some(found) = self.queue.take_before(floor) {
-            self.skip(found.passed, found.damaged, found.position);
-            self.last_spec.set(found.passed + 1);
-            self.progress.skip_to(LogPosition::new(found.position.get() + 1));
+        while let Some(found) = reader.queue.take_before(floor) {
+            self.skip(reader, found.passed, found.damaged, found.position);
+            reader.last_spec.set(found.passed + 1);
+            reader.progress.skip_to(LogPosition::new(found.position.get() + 1));
             self.note(DeliveryOutcome::Dropped, &DeliveryAttempt::first(found.position), None, Duration::ZERO);
-            self.lose(1, EventOutcome::Expired);
+            self.lose(reader, 1, EventOutcome::Expired);
         }
-        if !self.queue.is_in() {
-            let end = floor.min(self.fanout.cursor());
-            let events = self.progress.give_up(&self.context.writer.log(), end);
-            self.lose(events, EventOutcome::Expired);
+        if !reader.queue.is_in() {
+            let end = floor.min(reader.fanout.cursor());
+            let events = reader.progress.give_up(&self.context.writer.log(), end);
+            self.lose(reader, events, EventOutcome::Expired);
             if events > 0 {
                 self.note(DeliveryOutcome::Expired, &DeliveryAttempt::first(end), None, Duration::ZERO);
             }

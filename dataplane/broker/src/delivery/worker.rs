@@ -6,30 +6,27 @@
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
 use codec::record::CorruptRecord;
-use contract::table::{DeliveryOrder, DeliveryPolicy, EventStream, HoldReason, InitialOffset, Subscriber};
+use contract::table::{DeliveryOrder, DeliveryPolicy, EventStream, HoldReason, Subscriber};
 use ring::{Notify, Ring, Tick};
-use wal::{AppendError, Cursor, LogPosition};
+use wal::LogPosition;
 
 use super::arrival::CachedTimestamp;
 use super::delivery_attempt::{DeliveryAttempt, DeliveryTask, ScheduledRetry};
-use super::fanout::{FanoutMatcher, MatchQueue};
 use super::loaded_event::LoadedEvent;
 use super::ordering_keys::{OrderingKeys, ordering_key};
 use super::outcome::EventOutcome;
 use super::recovered_attempts::{AttemptCounts, RecoveredAttempts};
 use super::send::EventSender;
 use super::set_aside::{SetAside, SetAsideAction};
+use super::source::EventSource;
 use super::window::DeliveryWindow;
 use crate::delivery_log_writer::DeliveryLogWriter;
-use crate::feed::StreamFeed;
 use crate::limits::{RECORDS_PER_TURN_MAX, UNFINISHED_MAX};
 use crate::log_writer::LogWriter;
-use crate::progress::SubscriberProgress;
 use crate::stalled::StalledEvent;
 
 /// Shared by all workers of a log.
@@ -53,16 +50,10 @@ pub(super) struct DispatchContext<P> {
 
 pub(super) struct SubscriptionWorker<P> {
     pub(super) context: Rc<DispatchContext<P>>,
-    pub(super) progress: Rc<SubscriberProgress>,
-    pub(super) feed: Rc<StreamFeed>,
+    /// [`Subscriber::name`]
+    pub(super) name: Box<str>,
+    pub(super) source: EventSource,
     pub(super) order: RefCell<SubscriberConfig>,
-    pub(super) fanout: Rc<FanoutMatcher>,
-    /// The events matched for this subscriber.
-    pub(super) queue: Rc<MatchQueue>,
-    /// Number of matched events that this worker has processed. Counts while it has a match queue.
-    pub(super) last_spec: Cell<u64>,
-    /// The same for damaged ones.
-    damaged_count: Cell<u64>,
     /// Notified of matched events, ended attempts, a new configuration and a stop, and from time to time.
     pub(super) notify: Rc<Notify>,
     pub(super) in_flight: Cell<u32>,
@@ -80,16 +71,8 @@ pub(super) struct SubscriptionWorker<P> {
     pub(super) on_hold: Cell<bool>,
     /// Version of the newest table that contains it.
     pub(super) named_in: Cell<u64>,
-    /// Events of the feed that are counted as offered.
-    counted: Cell<u64>,
-    /// Events below were in the log before this worker.
-    backlog_end: LogPosition,
     /// Offered and not settled.
     pub(super) pending: Cell<u64>,
-    /// Positions read ahead, which a core may access.
-    pub(super) warm: RefCell<Range<LogPosition>>,
-    /// A readahead is in flight.
-    pub(super) paging: Cell<bool>,
 }
 
 /// The subscriber in the current table.
@@ -108,70 +91,51 @@ enum WorkerStep {
 }
 
 impl<P: EventSender> SubscriptionWorker<P> {
-    /// Continues from the subscriber's cursor; a new subscriber begins at its configured position, and its cursor is
-    /// in the log before any later event.
-    pub(super) fn start(
+    /// Starts a worker without events.
+    pub(super) fn spawn(
         context: &Rc<DispatchContext<P>>,
-        feed: &Rc<StreamFeed>,
-        matcher: &Rc<FanoutMatcher>,
+        source: EventSource,
+        notify: Rc<Notify>,
         order: SubscriberConfig,
-    ) -> Result<Rc<Self>, AppendError> {
-        let name = &*order.subscriber.name;
-        let log = context.writer.log();
-        let kept = log.how_far(feed.id, name).cloned();
-        let (is_new, end) = (kept.is_none(), log.end(feed.id));
-        let mark = kept.unwrap_or_else(|| {
-            Cursor::at(match order.subscriber.initial_offset {
-                InitialOffset::Now => end,
-                InitialOffset::Earliest => LogPosition::ORIGIN,
-                InitialOffset::At(time) => log.position_at_time(feed.id, time).min(end),
-            })
-        });
-        let open = log.open_events(feed.id, &mark);
-        drop(log);
-        let made = context.recovered_attempts.take(name);
-        let aside = SetAside::of(&context.stalled, &order.stream.name, name);
-        let progress = SubscriberProgress::new(feed.id, name, mark);
-        if is_new {
-            context.writer.register(&progress)?;
-        }
-        let notify = Rc::new(Notify::default());
+        recovered_attempts: AttemptCounts,
+    ) -> Rc<Self> {
+        let name = order.subscriber.name.clone();
+        let aside = SetAside::of(&context.stalled, &order.stream.name, &name);
         let worker = Rc::new(Self {
             context: Rc::clone(context),
-            progress: Rc::new(progress),
-            feed: Rc::clone(feed),
+            name,
+            source,
             order: RefCell::new(order),
-            fanout: Rc::clone(matcher),
-            queue: MatchQueue::new(&notify),
-            last_spec: Cell::new(0),
-            damaged_count: Cell::new(0),
             notify,
             in_flight: Cell::new(0),
             window: DeliveryWindow::default(),
             retries: RefCell::default(),
             held_dead_letters: RefCell::default(),
             ordering_keys: RefCell::default(),
-            recovered_attempts: RefCell::new(made),
+            recovered_attempts: RefCell::new(recovered_attempts),
             aside,
             stopped: Cell::new(false),
             on_hold: Cell::new(false),
             named_in: Cell::new(0),
-            counted: Cell::new(feed.appended()),
-            backlog_end: end,
             pending: Cell::new(0),
-            warm: RefCell::new(LogPosition::ORIGIN..LogPosition::ORIGIN),
-            paging: Cell::new(false),
         });
-        worker.offer(open);
         context.ring.spawn(Rc::clone(&worker).run());
-        Ok(worker)
+        worker
     }
 
     /// Stops the worker. Results of attempts in flight are discarded, and their events stay unfinished in the cursor.
     pub(super) fn stop(&self) {
         self.stopped.set(true);
         self.order.borrow().subscriber.tally.offered.fetch_sub(self.pending.take(), Relaxed);
+        self.release();
         self.notify.ring();
+    }
+
+    /// Lets other readers of an external store have what is unfinished. A cursor in a log keeps it anyway.
+    pub(super) fn release(&self) {
+        if let EventSource::Store(reader) = &self.source {
+            reader.release();
+        }
     }
 
     pub(super) fn is_stopped(&self) -> bool {
@@ -261,7 +225,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
 
     /// Whether one more event may be unfinished.
     fn has_capacity(&self, order: &SubscriberConfig) -> bool {
-        self.progress.unfinished() < unfinished_max(&order.subscriber.delivery)
+        self.unfinished() < unfinished_max(&order.subscriber.delivery)
     }
 
     /// Whether one more request may be in flight in addition to `in_flight`. Our own Services get as many as their
@@ -281,63 +245,18 @@ impl<P: EventSender> SubscriptionWorker<P> {
 
     /// The next event that may match.
     fn next(self: &Rc<Self>) -> Option<(LogPosition, Result<Rc<LoadedEvent>, CorruptRecord>)> {
-        let from = if self.queue.is_in() { self.queue.first()? } else { self.progress.next() };
-        if !self.is_resident(from) {
-            return None; // notified when it is
-        }
-        let log = self.context.writer.log();
-        if !self.queue.is_in() {
-            let sorted = self.fanout.cursor();
-            let record = self.progress.read(&log, sorted);
-            self.lose(self.progress.take_damaged(), EventOutcome::Damaged);
-            if let Some(record) = record {
-                return Some(self.see(record));
-            }
-            // The remaining events up to there cannot be read.
-            self.lose(self.progress.give_up(&log, sorted), EventOutcome::Damaged);
-            if !self.fanout.join(&self.queue, self.progress.cursor().max(self.backlog_end)) {
-                return None;
-            }
-            self.last_spec.set(self.fanout.passed());
-            self.damaged_count.set(self.fanout.damaged());
-        }
-        loop {
-            let found = self.queue.take()?;
-            self.skip(found.passed, found.damaged, found.position);
-            self.last_spec.set(found.passed + 1);
-            if let Some(loaded) = self.fanout.fresh(found.position)
-                && self.progress.take_on(loaded.position, loaded.next)
-            {
-                return Some((loaded.position, Ok(loaded)));
-            }
-            let after = LogPosition::new(found.position.get() + 1);
-            if let Some(record) = self.progress.read(&log, after) {
-                return Some(self.see(record));
-            }
-            self.progress.skip_to(after); // damaged since it was matched
-            self.lose(1, EventOutcome::Damaged);
+        match &self.source {
+            EventSource::Log(reader) => self.next_of_log(reader),
+            EventSource::Store(reader) => Some(self.see(reader.next()?)),
         }
     }
 
-    /// Counts new events, and those of them that did not match.
-    pub(super) fn catch_up(&self) {
-        self.count_arrivals();
-        if !self.stopped.get() && self.queue.is_in() && self.queue.is_empty() {
-            self.skip(self.fanout.passed(), self.fanout.damaged(), self.fanout.cursor());
+    /// Events that are started and not done.
+    fn unfinished(&self) -> usize {
+        match &self.source {
+            EventSource::Log(reader) => reader.progress.unfinished(),
+            EventSource::Store(reader) => reader.unfinished(),
         }
-    }
-
-    /// None of the events up to here matches.
-    pub(super) fn skip(&self, passed: u64, damaged: u64, position: LogPosition) {
-        let unwanted = passed - self.last_spec.replace(passed);
-        let lost = damaged - self.damaged_count.replace(damaged);
-        self.lose(lost, EventOutcome::Damaged);
-        if unwanted + lost == 0 {
-            return;
-        }
-        self.progress.skip_to(position);
-        self.context.writer.moved(&self.progress);
-        self.count(unwanted, EventOutcome::Filtered);
     }
 
     fn wait(&self) -> WorkerStep {
@@ -406,39 +325,49 @@ impl<P: EventSender> SubscriptionWorker<P> {
         self.notify.ring();
     }
 
-    /// The event in the log; `None` if its stream was deleted meanwhile.
+    /// The event again; `None` if its stream was deleted meanwhile.
     pub(super) fn load(&self, position: LogPosition) -> Option<wal::LogRecord> {
-        let record = self.context.writer.log().read(self.feed.id, position)?;
-        (record.position == position).then_some(record)
+        match &self.source {
+            EventSource::Log(reader) => {
+                let record = self.context.writer.log().read(reader.feed.id, position)?;
+                (record.position == position).then_some(record)
+            }
+            EventSource::Store(reader) => reader.load(position),
+        }
     }
 
     /// The event is finished for this subscriber.
     pub(super) fn settle(&self, position: LogPosition, end: EventOutcome) {
-        if self.stopped.get() || !self.progress.finish(position) {
+        if self.stopped.get() || !self.finish(position) {
             return;
         }
-        self.context.writer.moved(&self.progress);
         let next = self.ordering_keys.borrow_mut().release(position);
         if let Some(next) = next {
             let job = self.job(next);
             self.retries.borrow_mut().push(Reverse(ScheduledRetry { at: self.context.ring.now(), job }));
             self.notify.ring();
         }
-        if end == EventOutcome::Delivered && self.progress.unfinished() + 1 >= UNFINISHED_MAX {
+        if end == EventOutcome::Delivered && self.unfinished() + 1 >= UNFINISHED_MAX {
             self.retry_now();
         }
         self.count(1, end);
     }
 
-    /// Counts events that were never started as finished.
-    pub(super) fn lose(&self, events: u64, end: EventOutcome) {
-        if events > 0 && !self.stopped.get() {
-            self.context.writer.moved(&self.progress);
-            self.count(events, end);
+    /// `false` if it was not unfinished.
+    fn finish(&self, position: LogPosition) -> bool {
+        match &self.source {
+            EventSource::Log(reader) => {
+                let is_finished = reader.progress.finish(position);
+                if is_finished {
+                    self.context.writer.moved(&reader.progress);
+                }
+                is_finished
+            }
+            EventSource::Store(reader) => reader.finish(position),
         }
     }
 
-    fn count(&self, events: u64, end: EventOutcome) {
+    pub(super) fn count(&self, events: u64, end: EventOutcome) {
         end.count(events, &self.order.borrow().subscriber.tally);
         // A wrong count must show in tests, and must not end a subscriber's deliveries.
         debug_assert!(events <= self.pending.get(), "an event is offered before it is settled");
@@ -455,12 +384,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         self.notify.ring();
     }
 
-    fn count_arrivals(&self) {
-        let appended = self.feed.appended();
-        self.offer(appended - self.counted.replace(appended));
-    }
-
-    fn offer(&self, events: u64) {
+    pub(super) fn offer(&self, events: u64) {
         if events > 0 {
             self.order.borrow().subscriber.tally.offered.fetch_add(events, Relaxed);
             self.pending.set(self.pending.get() + events);

@@ -103,6 +103,7 @@ fn stream_like(stream: &EventStream) -> EventStream {
         types: None,
         admission: None,
         subscribers: Vec::new(),
+        external: None,
         tally: Arc::default(),
     }
 }

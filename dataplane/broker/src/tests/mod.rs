@@ -11,6 +11,7 @@ mod rejected;
 mod reply;
 mod restart;
 mod retention;
+mod store;
 mod topology;
 mod turn_budget;
 
@@ -28,6 +29,7 @@ use codec::http::LocalResponse;
 use codec::stored_request::StoredMethod;
 use contract::abandoned::AbandonedEvents;
 use contract::counters::CoreCounters;
+use contract::event_store::ExternalStream;
 use contract::event_types::EventTypeRegistry;
 use contract::load::ByteQuota;
 use contract::post_error::PostError;
@@ -179,6 +181,7 @@ pub(super) struct BrokerFixture {
     pub(super) in_order: Cell<bool>,
     pub(super) types: RefCell<Option<Arc<EventTypeRegistry>>>,
     pub(super) admission: RefCell<Option<Arc<StreamAdmission>>>,
+    pub(super) external: RefCell<Option<Arc<ExternalStream>>>,
 }
 
 pub(super) fn options() -> LogOptions {
@@ -208,7 +211,7 @@ impl BrokerFixture {
             capacity: Cell::new(0),
         }));
         let others = others.iter().map(|folder| open(folder)).collect();
-        let events = BrokerEngine::open(&ring, open(folder), others, &script, seed);
+        let events = BrokerEngine::open(&ring, open(folder), others, &script, (seed, |_: &str| true));
         let (signals, counters) = (SignalQueue::new(|| {}), Arc::<CoreCounters>::default());
         events.start(0, &signals, &counters);
         let (table, version, keeping) = (RefCell::default(), Cell::new(0), Cell::default());
@@ -227,6 +230,7 @@ impl BrokerFixture {
             in_order: Cell::default(),
             types: RefCell::default(),
             admission: RefCell::default(),
+            external: RefCell::default(),
         }
     }
 
@@ -256,6 +260,7 @@ impl BrokerFixture {
             types: self.types.borrow().clone(),
             admission: self.admission.borrow().clone(),
             subscribers: subscribers.into_iter().map(Arc::new).collect(),
+            external: self.external.borrow().clone(),
             tally: Arc::default(),
         });
         self.version.set(self.version.get() + 1);
@@ -279,6 +284,7 @@ impl BrokerFixture {
             types: None,
             admission: None,
             subscribers: Vec::new(),
+            external: None,
             tally: Arc::default(),
         };
         table.streams.insert(QUIET_PATH.into(), Arc::new(quiet));
