@@ -42,8 +42,8 @@ pub(crate) use route_forward_auth::ForwardAuthRule;
 pub(crate) use route_target::RouteTarget;
 pub(crate) use settings::{Settings, setting_names};
 pub(crate) use value::{
-    AdvertisedHost, AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule,
-    QuotaRule, UserRule, Wait, address, whole,
+    AdvertisedHost, AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, NatsServerUrl,
+    ProcessRule, QuotaRule, UserRule, Wait, address, whole,
 };
 
 /// All settings, resolved.
@@ -104,6 +104,8 @@ pub(crate) struct RunConfig {
     pub(crate) log: wal::LogOptions,
     pub(crate) core_stall_timeout: Wait,
     pub(crate) quotas: QuotaConfig,
+    /// The servers of Brokers that keep their events in JetStream and name none.
+    pub(crate) nats_servers: Vec<NatsServerUrl>,
     pub(crate) kubeconfig: Option<PathBuf>,
     pub(crate) roles: RoleSet,
 }
@@ -174,6 +176,7 @@ impl RunConfig {
             log: log_options(given.log_bytes.or(file.log_bytes))?,
             core_stall_timeout: given.core_stall_timeout.or(file.core_stall_timeout).unwrap_or_default(),
             quotas,
+            nats_servers: either(given.nats_url, file.nats_url),
             kubeconfig,
             roles,
         };
@@ -238,7 +241,7 @@ impl RunConfig {
     pub(crate) fn needs_restart(&self, wanted: &Self) -> Vec<&'static str> {
         let differ = |key: fn(&Self) -> String| key(self) != key(wanted);
         type ShownSetting = (&'static str, fn(&RunConfig) -> String);
-        let fields: [ShownSetting; 41] = [
+        let fields: [ShownSetting; 42] = [
             ("data", |config| format!("{:?}", config.data)),
             ("workers", |config| format!("{:?}", config.workers)),
             ("http", |config| format!("{:?}", config.http)),
@@ -277,6 +280,7 @@ impl RunConfig {
             ("timeouts and limits of HTTP", |config| format!("{:?}", config.http_limits)),
             ("allow-target", |config| format!("{:?}", config.allowed_targets)),
             ("log-bytes or event-quota", |config| format!("{:?}", (config.log.log_bytes_max, &config.quotas))),
+            ("nats-url", |config| format!("{:?}", config.nats_servers)),
             ("core-stall-timeout", |config| format!("{:?}", config.core_stall_timeout)),
             ("kubeconfig", |config| format!("{:?}", config.kubeconfig)),
             ("roles", |config| config.roles.to_string()),

@@ -16,6 +16,7 @@ mod control_config;
 mod cores;
 pub(super) mod data_folder;
 mod descriptors;
+mod event_store;
 mod events_tls;
 mod first_table;
 mod gateway_options;

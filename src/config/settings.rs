@@ -10,7 +10,8 @@ use super::acme::HostPattern;
 use super::gateway::{AddressRangesRule, ErrorPageRule, NetworkList, PortRangesRule, ProxyProtocolList};
 use super::upgrade_protocols::UpgradeProtocolList;
 use super::value::{
-    AdvertisedHost, AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule,
+    AdvertisedHost, AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, NatsServerUrl,
+    ProcessRule,
 };
 use super::value::{QuotaRule, UserRule, Wait};
 use super::{
@@ -348,6 +349,12 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "NAMESPACE=BYTES", env = "SLUICEGATE_NAMESPACE_EVENT_QUOTA")]
     #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) namespace_event_quota: Vec<ManyValues<QuotaRule>>,
+
+    /// A server of NATS JetStream for Brokers of class SluicegateJetStream whose ConfigMap names none; may be given more than
+    /// once, for the servers of a cluster [default: none]
+    #[arg(long, value_name = "URL", env = "SLUICEGATE_NATS_URL")]
+    #[serde(default, deserialize_with = "multi_value::one_or_many")]
+    pub(crate) nats_url: Vec<ManyValues<NatsServerUrl>>,
 
     /// Follow the cluster of this kubeconfig instead of serving an API of our own
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_KUBECONFIG")]

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use control::kinds::eventing::jetstream::server_url;
 use control::kinds::{duration, quantity};
 use control::names::is_dns1123_label;
 use dataplane::target_policy::AllowedTarget;
@@ -107,6 +108,19 @@ impl FromStr for ByteSize {
 
     fn from_str(text: &str) -> Result<Self, String> {
         quantity::bytes(text).map(Self).ok_or_else(|| format!("{text:?} is not an amount of bytes, like 10Gi"))
+    }
+}
+
+/// The URL of a server of NATS.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct NatsServerUrl(pub(crate) String);
+
+impl FromStr for NatsServerUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        server_url(text).map(Self)
     }
 }
 
@@ -310,6 +324,7 @@ macro_rules! from_string {
 }
 
 from_string!(
+    NatsServerUrl,
     AllowedTargetRule,
     CertificateRule,
     ImageRule,

@@ -17,6 +17,8 @@ mod flight;
 mod flows;
 mod hostile_events;
 mod hostile_subscribers;
+mod jetstream;
+mod jetstream_faults;
 mod job_sinks;
 mod keeping;
 mod links;

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use apiserver::expiry::Expiries;
 use apiserver::store::ObjectStore;
+use contract::event_store::EventStoreClient;
 use contract::target_policy::TargetPolicy;
 use support::clock::WallClock;
 
@@ -12,6 +13,14 @@ use crate::listeners::{GatewayListenerConfig, ListenerAddresses, ServiceListener
 use crate::publish::QuotaConfig;
 use crate::roles::RoleSet;
 use crate::stream_addresses::EventsTlsListener;
+
+/// The external store of Brokers whose class has one.
+#[derive(Debug, Clone)]
+pub struct EventStoreConfig {
+    pub client: EventStoreClient,
+    /// The servers of Brokers that name none.
+    pub servers: Vec<String>,
+}
 
 #[derive(Debug, Clone)]
 pub struct ContextConfig {
@@ -40,6 +49,8 @@ pub struct ContextConfig {
     pub roles: RoleSet,
     /// Our identity among the appliances that follow one API server; `None`: the API is our own.
     pub leader_identity: Option<String>,
+    /// For Brokers whose events are not in our logs.
+    pub event_store: EventStoreConfig,
     /// Where the objects are, if the API is our own.
     pub store: Weak<ObjectStore>,
     /// Holds the directories that outlive instances; `None`: there are none.

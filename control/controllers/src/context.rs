@@ -17,6 +17,7 @@ use crate::config_maps::OperatorConfigMaps;
 use crate::context_change::{ContextChange, ContextChanges};
 use crate::destination_resolver::{DestinationAddress, DestinationResolver, ResolveError, describe};
 use crate::event_recorder::{self, EventRecorder};
+use crate::external_streams::ExternalStreams;
 use crate::field_managers;
 use crate::informer_cache::{ObjectSource, without_managed_fields};
 use crate::jwks_cache::JwksCache;
@@ -64,6 +65,8 @@ pub struct ControllerContext {
     pub trust_store: TrustStore,
     /// How backends are verified that are reached by TLS.
     pub(crate) backend_trust: BackendTrustCache,
+    /// Streams of Brokers that are not in our logs.
+    pub(crate) external_streams: ExternalStreams,
     /// Certificates that were read from Secrets.
     pub(crate) tls_identities: TlsIdentityCache,
 }
@@ -97,6 +100,7 @@ impl ControllerContext {
             access_tokens: AccessTokenCache::default(),
             trust_store: trusts,
             backend_trust: BackendTrustCache::default(),
+            external_streams: ExternalStreams::default(),
             tls_identities: TlsIdentityCache::default(),
         }
     }

@@ -42,6 +42,7 @@ pub mod event_type;
 mod event_type_names;
 #[cfg(test)]
 mod example_controller;
+mod external_streams;
 pub mod field_managers;
 mod flow_plan;
 pub mod flows;
@@ -108,7 +109,7 @@ use crate::publish::Publisher;
 use access_tokens::TokenRequester;
 use api::Error;
 use autoscaler::Autoscaler;
-pub use config::ContextConfig;
+pub use config::{ContextConfig, EventStoreConfig};
 use context::ControllerContext;
 use context_change::ContextChange;
 use controller::{Controller, ControllerTask, Watches};

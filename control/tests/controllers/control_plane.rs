@@ -115,6 +115,10 @@ impl TestControlPlane {
             quotas: QuotaConfig::default(),
             targets: Arc::default(),
             clock: WallClock::default(),
+            event_store: controllers::EventStoreConfig {
+                client: dataplane::contract::event_store::EventStoreClient::new().0,
+                servers: Vec::new(),
+            },
             store,
             state_root: None,
             expiries: Arc::default(),

@@ -84,5 +84,8 @@ pub const STORE_REQUESTS_MAX: usize = STORE_PUBLISHES_MAX as usize + 1024;
 /// until it is done.
 pub const STORE_UNFINISHED_MAX: usize = 256;
 
-/// Bytes of such events in one process: eight of the largest, or all 256 of 64 KiB.
+/// Bytes of such events of one consumer in this process: eight of the largest, or all 256 of 64 KiB.
 pub const STORE_UNFINISHED_BYTES_MAX: usize = 16 << 20;
+
+/// Bytes of such events of all consumers in this process: beyond, each gets one event at a time.
+pub const STORE_UNFINISHED_TOTAL_BYTES_MAX: usize = 256 << 20;

@@ -1,6 +1,7 @@
 //! One connection for each set of servers and credentials. It connects again by itself.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -29,6 +30,8 @@ pub(crate) struct Connections {
     targets: Arc<TargetPolicy>,
     /// By value, so that a changed password is another connection. Brokers are few, and so are their servers.
     entries: Mutex<HashMap<Arc<StoreConnection>, ConnectionEntry>>,
+    /// Of the events that are received and not done, of all consumers.
+    unfinished_bytes: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
@@ -41,7 +44,7 @@ struct ConnectionEntry {
 
 impl Connections {
     pub(crate) fn new(targets: Arc<TargetPolicy>) -> Self {
-        Self { targets, entries: Mutex::default() }
+        Self { targets, entries: Mutex::default(), unfinished_bytes: Arc::default() }
     }
 
     /// The connection, which is opened if it is not. Of several that want it opened one does it, and all get its failure.
@@ -63,6 +66,10 @@ impl Connections {
         let mut entries = self.lock();
         entries.entry(Arc::clone(to)).or_insert_with(ConnectionEntry::new).open = Some(opened.clone());
         Ok(opened)
+    }
+
+    pub(crate) fn unfinished_bytes(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.unfinished_bytes)
     }
 
     /// The connection if it works now.

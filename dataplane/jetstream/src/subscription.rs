@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_nats::jetstream::consumer::PullConsumer;
@@ -13,7 +13,7 @@ use async_nats::jetstream::consumer::pull::Batch;
 use async_nats::jetstream::message::Acker;
 use async_nats::jetstream::{AckKind, Message};
 use contract::event_store::{EventStoreError, ReceivedEvent, SubscribeRequest};
-use contract::limits::STORE_UNFINISHED_BYTES_MAX;
+use contract::limits::{STORE_UNFINISHED_BYTES_MAX, STORE_UNFINISHED_TOTAL_BYTES_MAX};
 use futures_util::StreamExt as _;
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep};
@@ -28,7 +28,8 @@ use crate::streams;
 
 /// Serves one consumer until its core ends it, or the process stops.
 pub(crate) async fn run(connections: Arc<Connections>, request: SubscribeRequest, stop: watch::Receiver<bool>) {
-    let mut reader = ConsumerReader { request, unfinished: UnfinishedEvents::default(), stop };
+    let unfinished = UnfinishedEvents::within(connections.unfinished_bytes());
+    let mut reader = ConsumerReader { request, unfinished, stop };
     let mut failures = 0;
     while !reader.has_ended() {
         let stream = Arc::clone(&reader.request.stream);
@@ -154,6 +155,8 @@ fn is_full(why: &str) -> bool {
 struct UnfinishedEvents {
     events: HashMap<u64, UnfinishedEvent>,
     bytes: usize,
+    /// Those of all consumers.
+    total_bytes: Arc<AtomicUsize>,
     acknowledged: AcknowledgedSequences,
     kept_alive: Option<Instant>,
 }
@@ -166,9 +169,18 @@ struct UnfinishedEvent {
 impl UnfinishedEvents {
     /// The events and bytes that may be pulled now.
     fn room(&self, events_max: usize) -> Option<(usize, usize)> {
-        let (events, bytes) =
-            (events_max.saturating_sub(self.events.len()), STORE_UNFINISHED_BYTES_MAX.saturating_sub(self.bytes));
+        let events = events_max.saturating_sub(self.events.len());
+        let total = STORE_UNFINISHED_TOTAL_BYTES_MAX.saturating_sub(self.total_bytes.load(Relaxed));
+        let bytes = STORE_UNFINISHED_BYTES_MAX.saturating_sub(self.bytes).min(total);
+        if events > 0 && self.events.is_empty() && bytes < MESSAGE_BYTES_MAX {
+            return Some((1, MESSAGE_BYTES_MAX)); // otherwise the events of some consumers would stop those of others
+        }
         (events > 0 && bytes >= MESSAGE_BYTES_MAX).then_some((events, bytes))
+    }
+
+    fn within(total_bytes: Arc<AtomicUsize>) -> Self {
+        let (acknowledged, events) = (AcknowledgedSequences::default(), HashMap::new());
+        Self { events, bytes: 0, total_bytes, acknowledged, kept_alive: None }
     }
 
     /// Adds a delivered event; returns whether it is new here. One that is known was delivered again, because the server
@@ -183,6 +195,7 @@ impl UnfinishedEvents {
             return false;
         }
         self.bytes += bytes;
+        self.total_bytes.fetch_add(bytes, Relaxed);
         self.events.insert(sequence, UnfinishedEvent { acker, bytes });
         true
     }
@@ -190,6 +203,7 @@ impl UnfinishedEvents {
     async fn acknowledge(&mut self, sequence: u64) {
         let Some(event) = self.events.remove(&sequence) else { return };
         self.bytes -= event.bytes;
+        self.total_bytes.fetch_sub(event.bytes, Relaxed);
         self.acknowledged.add(sequence);
         acknowledge(&event.acker, AckKind::Ack).await;
     }
@@ -211,6 +225,12 @@ impl UnfinishedEvents {
         for (_, event) in self.events.drain() {
             acknowledge(&event.acker, AckKind::Nak(None)).await;
         }
+    }
+}
+
+impl Drop for UnfinishedEvents {
+    fn drop(&mut self) {
+        self.total_bytes.fetch_sub(self.bytes, Relaxed);
     }
 }
 
@@ -265,7 +285,10 @@ mod tests {
         assert_eq!(unfinished.room(256), Some((256, STORE_UNFINISHED_BYTES_MAX)));
         unfinished.bytes = STORE_UNFINISHED_BYTES_MAX - MESSAGE_BYTES_MAX;
         assert_eq!(unfinished.room(256), Some((256, MESSAGE_BYTES_MAX)));
-        unfinished.bytes += 1;
-        assert_eq!((unfinished.room(256), UnfinishedEvents::default().room(0)), (None, None));
+        unfinished.bytes = STORE_UNFINISHED_BYTES_MAX;
+        unfinished.total_bytes.store(unfinished.bytes, Relaxed);
+        let full = UnfinishedEvents::within(Arc::new(STORE_UNFINISHED_TOTAL_BYTES_MAX.into()));
+        assert_eq!(full.room(256), Some((1, MESSAGE_BYTES_MAX)), "one at a time while others hold all");
+        assert_eq!(full.room(0), None);
     }
 }

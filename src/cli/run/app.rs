@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ::control::controllers::EventStoreConfig;
 use ::control::expiry::Expiries;
 use ::control::publish::Publisher;
 use ::control::runtime::kill_leftovers;
@@ -18,6 +19,7 @@ use dataplane::signal::SignalQueue;
 use dataplane::spans::SpanQueue;
 use dataplane::table::RoutingTable;
 use dataplane::table_publisher::TablePublisher;
+use jetstream::JetStreamThread;
 use tokio::sync::Notify;
 
 use super::MainEvent;
@@ -43,7 +45,7 @@ use super::preflight::{self, GatewayFiles, Preflight};
 use super::reload::Reloader;
 use super::routes::StaticRoutes;
 use super::sockets::{BoundSockets, SocketDescriptors};
-use super::{certificates, descriptors, listeners, service_manager, signals, targets, watchdog};
+use super::{certificates, descriptors, event_store, listeners, service_manager, signals, targets, watchdog};
 use crate::admin::Health;
 use crate::config::{RunConfig, ServerTiming, Settings};
 
@@ -61,7 +63,7 @@ pub(super) struct App {
     acme: Option<AcmeThread>,
     api_files: ApiTlsFiles,
     reloader: Reloader,
-    exporter: Option<OtlpExporter>,
+    background: BackgroundThreads,
     command: OwnCommand,
     events: mpsc::Receiver<MainEvent>,
     sender: mpsc::Sender<MainEvent>,
@@ -87,12 +89,12 @@ impl App {
         let ClusterLocalGateway { listeners: cluster_local, gateway, services } = cluster_local::open(&config, &tables);
         let targets = targets::policy(&config, &sockets, gateway.as_ref().ok())?;
         let (health, ways) = (Arc::new(Health { targets, expiries, ..Health::default() }), Arc::default());
-        let (spans, exporter) = otlp::start(&config, &health)?.unzip();
+        let (spans, store, background) = BackgroundThreads::start(&config, &health)?;
         let ((notify, signals), (control_handle, steered)) = (signal_queue(), control::control_handle());
         let shared = SharedCoreConfig::new(&tables, &signals, predecessor.is_some());
         let state = handover_state(&config, (sockets.keep()?, &opened, folder), &shared, control_handle, &health);
         let ControlThread { synced, admin, thread: control } = control::start(ControlThreadConfig {
-            control: control_config(&config, (&sockets, &opened, services), events_tls.as_ref(), &health, &ways)?,
+            control: control_config(&config, (&sockets, &opened, services), (&events_tls, store), &health, &ways)?,
             config: config.clone(),
             publisher: Arc::clone(&publisher),
             signals,
@@ -134,7 +136,7 @@ impl App {
             acme,
             api_files: given,
             reloader,
-            exporter,
+            background,
             command,
             events: hear,
             sender: say,
@@ -175,7 +177,7 @@ impl App {
 
     /// Ends everything because of `event`: listeners, cores, logs, and with the last request the control thread.
     fn shutdown(self, event: MainEvent) -> Result<()> {
-        let Self { shared, state, cores, control, access_log, acme, exporter, events, .. } = self;
+        let Self { shared, state, cores, control, access_log, acme, background, events, .. } = self;
         if let Some(acme) = acme {
             acme.finish();
         }
@@ -192,13 +194,32 @@ impl App {
         gateway_sockets.close();
         let (outcome, successor) = end_cores(event, &shared, events, cores);
         access_log.finish();
-        if let Some(exporter) = exporter {
-            exporter.finish();
-        }
+        background.finish();
         control_handle.stop.send_replace(true);
         let _ended = control.join().map_err(|_| panicked())?;
         drop((folder, successor));
         outcome
+    }
+}
+
+/// Threads that the cores send to, and that end after them.
+struct BackgroundThreads {
+    exporter: Option<OtlpExporter>,
+    jetstream: JetStreamThread,
+}
+
+impl BackgroundThreads {
+    fn start(config: &RunConfig, health: &Health) -> Result<(Option<SpanQueue>, EventStoreConfig, Self)> {
+        let (spans, exporter) = otlp::start(config, health)?.unzip();
+        let (store, jetstream) = event_store::start(config, &health.targets)?;
+        Ok((spans, store, Self { exporter, jetstream }))
+    }
+
+    fn finish(self) {
+        self.jetstream.finish();
+        if let Some(exporter) = self.exporter {
+            exporter.finish();
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use control::controllers::address_pool::AddressPool;
 use control::controllers::listeners::{GatewayListenerConfig, ListenerAddresses, ServiceListenerConfig};
 use control::controllers::revision::RevisionConfig;
 use control::controllers::sources::ping::PingConfig;
-use control::controllers::{ContextConfig, ControllerConfig, leader_election};
+use control::controllers::{ContextConfig, ControllerConfig, EventStoreConfig, leader_election};
 use dataplane::core_relay::CoreSenders;
 
 use super::advertised_address;
@@ -24,7 +24,7 @@ use crate::config::{AdvertisedHost, RunConfig};
 pub(super) fn control_config(
     config: &RunConfig,
     (sockets, gateway_sockets, service_listeners): (&BoundSockets, &Arc<GatewaySockets>, Option<ServiceListenerConfig>),
-    events_tls: Option<&EventsTls>,
+    (events_tls, event_store): (&Option<EventsTls>, EventStoreConfig),
     health: &Health,
     ways: &Arc<OnceLock<CoreSenders>>,
 ) -> Result<ControllerConfig> {
@@ -49,13 +49,14 @@ pub(super) fn control_config(
         },
         service_listeners,
         events_url_base: format!("http://{events}"),
-        events_tls: events_tls.map(EventsTls::listener_state),
+        events_tls: events_tls.as_ref().map(EventsTls::listener_state),
         publishes_pods: config.kubeconfig.is_none(),
         roles: config.roles.clone(),
         leader_identity: config.kubeconfig.is_some().then(leader_election::new_identity),
         quotas: config.quotas.clone(),
         targets: Arc::clone(&health.targets),
         clock: WallClock::default(),
+        event_store,
         store: Weak::new(), // it is opened later
         state_root: Some(std::path::absolute(config.data.join("state"))?),
         expiries: Arc::clone(&health.expiries),

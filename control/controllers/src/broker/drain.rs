@@ -6,12 +6,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use kube::api::Patch;
-use serde_json::json;
-
+use super::finalizer;
 use crate::api::Error;
 use crate::context::ControllerContext;
-use crate::field_managers;
 use crate::names::broker_path as path;
 use types::eventing::broker::Broker;
 use types::shared::{name, namespace};
@@ -31,7 +28,7 @@ pub fn is_draining(broker: &Broker) -> bool {
 }
 
 fn has_finalizer(broker: &Broker) -> bool {
-    broker.metadata.finalizers.iter().flatten().any(|one| one == FINALIZER)
+    finalizer::has(broker, FINALIZER)
 }
 
 /// Adds the finalizer to a Broker that `wants` to drain, and removes it from one that does not, if this appliance is
@@ -49,13 +46,7 @@ pub async fn reconcile_finalizer(context: &ControllerContext, broker: &Broker, w
 }
 
 async fn write_finalizer(context: &ControllerContext, broker: &Broker, held: bool) -> Result<Broker, Error> {
-    let meta = &broker.metadata;
-    let others = meta.finalizers.iter().flatten().filter(|one| *one != FINALIZER).cloned();
-    let finalizers: Vec<String> = others.chain(held.then(|| FINALIZER.to_owned())).collect();
-    // The version makes a crossing write a conflict, and that another look.
-    let patch = json!({ "metadata": { "resourceVersion": meta.resource_version, "finalizers": finalizers } });
-    let api = context.api::<Broker>(namespace(meta));
-    Ok(api.patch(name(meta), &field_managers::patch_params(), &Patch::Merge(patch)).await?)
+    finalizer::write(context, broker, FINALIZER, held).await
 }
 
 /// Removes the finalizer of drained Brokers that have no pending events. Runs forever.

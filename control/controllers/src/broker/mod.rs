@@ -1,7 +1,13 @@
 //! Broker: an address that accepts events, which its Triggers read.
 
 pub mod drain;
+mod finalizer;
+mod jetstream;
 pub mod reconcile;
+
+use std::sync::Arc;
+
+use contract::event_store::ExternalStream;
 
 use crate::api::{Error, now};
 use crate::context::ControllerContext;
@@ -13,7 +19,7 @@ use crate::publish::StreamSpec;
 use crate::sender_policy::{self, SenderPolicy};
 use crate::trigger_subscription;
 use crate::work_queue::{ControllerKind, WorkItem};
-use reconcile::{BrokerDependencies, status};
+use reconcile::{BrokerDependencies, StoreStatus, status};
 use types::eventing::broker::Broker;
 use types::eventing::event_policy::PolicyTarget;
 use types::eventing::stream_options::{BrokerConfigMap, check_config, stream_options};
@@ -33,6 +39,7 @@ impl Controller for BrokerController {
         watches.primary::<Broker>(KIND);
         sender_policy::watch::<Broker>(context, watches, KIND);
         watches.task(drain::run(context));
+        watches.task(jetstream::check_streams(context, KIND));
     }
 
     fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
@@ -48,6 +55,7 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
     let path = path(&item.namespace, &item.name);
     context.resolver.forget(item);
     let Some(broker) = context.caches.brokers.get(&item.namespace, &item.name).filter(|broker| broker.is_ours()) else {
+        context.external_streams.remove(&path);
         context.publisher.remove_stream(&path);
         context.publisher.flush().await;
         return Ok(());
@@ -59,18 +67,27 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
     };
     let config = load_config(context, item, &broker).await?;
     let said = config.clone().unwrap_or_default();
-    let broker =
-        drain::reconcile_finalizer(context, &broker, stream_options(&broker.metadata, &said).drain_on_delete).await?;
+    let (config, external) = match external_stream(context, item, &broker, config).await? {
+        Ok(external) => (Ok(()), external),
+        Err(why) => (Err(why), None),
+    };
+    let broker = if broker.uses_jetstream() {
+        if broker.metadata.deletion_timestamp.is_some() {
+            context.publisher.remove_stream(&path);
+            context.publisher.flush().await;
+            return jetstream::delete(context, item, &broker, external).await;
+        }
+        jetstream::hold(context, &broker).await?
+    } else {
+        let drains = stream_options(&broker.metadata, &said).drain_on_delete;
+        drain::reconcile_finalizer(context, &broker, drains).await?
+    };
     let rules = broker_sender_policy(context, &broker);
-    publish_stream(context, &broker, &said, &rules);
+    let store = publish_stream(context, &broker, &said, &rules, external);
     let mut after = broker.clone();
     let reach = context.stream_addresses(&path);
-    let found = BrokerDependencies {
-        sink,
-        config: config.map(drop),
-        is_draining: drain::is_draining(&broker),
-        sender_policy: rules,
-    };
+    let found =
+        BrokerDependencies { sink, config, store, is_draining: drain::is_draining(&broker), sender_policy: rules };
     after.status = Some(status(&broker, reach, found, now()));
     if delivery_for_triggers(&after) != delivery_for_triggers(&broker) {
         trigger_subscription::resubscribe_inheriting(context, &after).await; // before anybody sees that it is so
@@ -107,6 +124,27 @@ async fn load_config(
     Ok(check_config(&config).map(|()| config).map_err(named))
 }
 
+/// The stream of a Broker whose class has an external store; `None`: its events are in our log. Or the reason why its config
+/// is invalid.
+async fn external_stream(
+    context: &ControllerContext,
+    item: &WorkItem,
+    broker: &Broker,
+    config: Result<BrokerConfigMap, String>,
+) -> Result<Result<Option<Arc<ExternalStream>>, String>, Error> {
+    match config {
+        Ok(config) if broker.uses_jetstream() => {
+            let described = jetstream::describe(context, item, broker, &config).await?;
+            let named = |why| match &broker.spec.config {
+                Some(reference) => format!("ConfigMap \"{}\": {why}", reference.name),
+                None => why,
+            };
+            Ok(described.map(Some).map_err(named))
+        }
+        config => Ok(config.map(|_| None)),
+    }
+}
+
 /// Serves all of them by what the last statuses say: how things were before a restart. One whose config cannot be read
 /// now keeps everything that it is not configured to drop, until it is reconciled.
 async fn restore(context: &ControllerContext) {
@@ -115,8 +153,11 @@ async fn restore(context: &ControllerContext) {
         let item = WorkItem::new(KIND, ns, name(&broker.metadata));
         let read = load_config(context, &item, broker).await;
         let read = read.inspect_err(|why| tracing::warn!(%item, %why, "its config cannot be read"));
-        let said = read.ok().and_then(Result::ok).unwrap_or_default();
-        publish_stream(context, broker, &said, &broker_sender_policy(context, broker));
+        let config = read.unwrap_or_else(|why| Err(why.to_string()));
+        let said = config.clone().unwrap_or_default();
+        let external = external_stream(context, &item, broker, config).await;
+        let external = external.ok().and_then(Result::ok).flatten();
+        publish_stream(context, broker, &said, &broker_sender_policy(context, broker), external);
     }
 }
 
@@ -124,10 +165,23 @@ fn broker_sender_policy(context: &ControllerContext, broker: &Broker) -> SenderP
     SenderPolicy::for_object(context, &[PolicyTarget::of::<Broker>(&broker.metadata)])
 }
 
-/// Publishes the Broker's stream to the cores.
-fn publish_stream(context: &ControllerContext, broker: &Broker, config: &BrokerConfigMap, rules: &SenderPolicy) {
+/// Publishes the Broker's stream to the cores, and returns the state of its store. One that should be in an external store
+/// and whose config is invalid stays as it was: it must not fall back to our log.
+fn publish_stream(
+    context: &ControllerContext,
+    broker: &Broker,
+    config: &BrokerConfigMap,
+    rules: &SenderPolicy,
+    external: Option<Arc<ExternalStream>>,
+) -> Option<StoreStatus> {
     let (ns, name) = (namespace(&broker.metadata), name(&broker.metadata));
     let uid = broker.metadata.uid.as_deref().unwrap_or_default();
+    let path = path(ns, name);
+    let quota = context.quotas.of(ns);
+    let external = external.map(|stream| context.external_streams.set(&path, (ns, name), stream, Arc::clone(&quota)));
+    if broker.uses_jetstream() && external.is_none() {
+        return None;
+    }
     // The uid makes a recreated Broker start empty.
     let name_in_log = format!("broker/{ns}/{name}/{uid}");
     let options = stream_options(&broker.metadata, config);
@@ -135,10 +189,13 @@ fn publish_stream(context: &ControllerContext, broker: &Broker, config: &BrokerC
         name: name_in_log,
         event_bytes_max: options.event_bytes_max,
         retention: options.retention,
-        quota: context.quotas.of(ns),
+        quota,
         is_closed: drain::is_draining(broker),
         admission: rules.admission(context, ns, &[]),
         reports_event_types: context.settings().event_features.is_enabled(AUTO_CREATE),
+        external: external.clone(),
     };
-    context.publisher.set_stream(&path(ns, name), spec);
+    context.publisher.set_stream(&path, spec);
+    let (stream, state) = external.and_then(|_| context.external_streams.get(&path))?;
+    Some(StoreStatus { state, replicas: stream.options.replicas.into() })
 }

@@ -85,6 +85,7 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
             false
         }
     };
+    let is_served = is_served && trigger_subscription::ensure_consumer(context, item, &trigger).await;
     let subscribed = is_served && subscriber.is_ok();
     context.publisher.flush().await;
     if broker.is_some_and(|broker| destinations::own_sink(&trigger).is_none() && dead_letter_sink::is_outdated(broker))

@@ -155,7 +155,13 @@ mod tests {
     fn broker(ready: bool) -> Broker {
         let mut broker = Broker::new("ns", "b", BrokerSpec::default());
         let sink = (!ready).then(|| Err(ResolveError("Service ns/dls not found".into())));
-        let found = BrokerFound { sink, config: Ok(()), is_draining: false, sender_policy: SenderPolicy::default() };
+        let found = BrokerFound {
+            sink,
+            config: Ok(()),
+            store: None,
+            is_draining: false,
+            sender_policy: SenderPolicy::default(),
+        };
         broker.status = Some(broker_status(&broker, Ok("http://b/".into()), found, Timestamp::from_second(1).unwrap()));
         broker
     }

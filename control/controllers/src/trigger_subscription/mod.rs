@@ -6,8 +6,10 @@
 pub(crate) mod destinations;
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use contract::table::{DeliveryPolicy, DeliveryTarget, HoldReason, InitialOffset, ReplyTarget};
+use contract::event_store::ConsumerSpec;
+use contract::table::{DeliveryOrder, DeliveryPolicy, DeliveryTarget, HoldReason, InitialOffset, ReplyTarget};
 
 use crate::context::ControllerContext;
 use crate::delivery_options::{delivery, delivery_order};
@@ -17,10 +19,14 @@ use crate::informer_cache::RESTORE_BATCH;
 use crate::names::broker_path;
 use crate::oidc_identity::OidcIdentity;
 use crate::publish::StreamSubscriberSpec;
+use crate::work_queue::WorkItem;
 use destinations::{TriggerDestinations, destinations};
 use types::eventing::broker::Broker;
 use types::eventing::trigger::{StartPosition, Trigger};
 use types::shared::{name, namespace};
+
+/// A consumer that could not be made is tried again after this.
+const CONSUMER_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Why a Trigger has no Broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,15 +68,39 @@ pub(crate) fn subscribe(
             sequence: delivery_order(trigger),
             ..delivery(trigger.spec.delivery.as_ref(), brokers)
         },
-        start_position: match trigger.start_position() {
-            Some(Ok(StartPosition::Earliest)) => InitialOffset::Earliest,
-            Some(Ok(StartPosition::Time(at))) => InitialOffset::At(u64::try_from(at.as_millisecond()).unwrap_or(0)),
-            // Admission lets nothing else in; a cluster may.
-            Some(Err(_)) | None => InitialOffset::Now,
-        },
+        start_position: start_position(trigger),
     };
     context.publisher.set_subscriber(trigger.metadata.uid.as_deref().unwrap_or_default(), spec);
     true
+}
+
+/// Makes the consumer of a Trigger whose Broker's events are in an external store, so that it gets every event from now on.
+/// `false` if that is not possible now: it is tried again, or when the Broker is ready.
+pub(crate) async fn ensure_consumer(context: &ControllerContext, item: &WorkItem, trigger: &Trigger) -> bool {
+    let (ns, broker) = trigger.broker();
+    let Some((stream, state)) = context.external_streams.get(&broker_path(ns, broker)) else { return true };
+    if !matches!(state, Some(Ok(_))) {
+        return false;
+    }
+    let uid = trigger.metadata.uid.as_deref().unwrap_or_default();
+    let is_ordered = delivery_order(trigger) != DeliveryOrder::Free;
+    match stream.ensure_consumer(ConsumerSpec::of(uid, start_position(trigger), is_ordered)).await {
+        Ok(()) => true,
+        Err(why) => {
+            tracing::warn!(%item, %why, "no consumer of its Broker's stream; tried again");
+            context.queue.add_after(item.clone(), CONSUMER_RETRY_INTERVAL);
+            false
+        }
+    }
+}
+
+fn start_position(trigger: &Trigger) -> InitialOffset {
+    match trigger.start_position() {
+        Some(Ok(StartPosition::Earliest)) => InitialOffset::Earliest,
+        Some(Ok(StartPosition::Time(at))) => InitialOffset::At(u64::try_from(at.as_millisecond()).unwrap_or(0)),
+        // Admission lets nothing else in; a cluster may.
+        Some(Err(_)) | None => InitialOffset::Now,
+    }
 }
 
 /// A Trigger that is gone reads no more.

@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BROKER_CLASS, GROUP, OUR_CLASS, VERSION, delivery_features, stream_options};
+use super::{BROKER_CLASS, GROUP, JETSTREAM_CLASS, OUR_CLASS, VERSION, delivery_features, stream_options};
 use crate::conditions::ConditionSet;
 use crate::delivery;
 use crate::duck_types::DuckType;
@@ -24,6 +24,8 @@ pub const FILTER_READY: &str = "FilterReady";
 pub const ADDRESSABLE: &str = "Addressable";
 pub const DEAD_LETTER_SINK_RESOLVED: &str = "DeadLetterSinkResolved";
 pub const EVENT_POLICIES_READY: &str = "EventPoliciesReady";
+/// For information: what a stream in JetStream survives, as far as its servers tell.
+pub const STREAM_DURABLE: &str = "StreamDurable";
 pub const CONDITIONS: ConditionSet = ConditionSet {
     dependents: &[
         INGRESS_READY,
@@ -89,7 +91,13 @@ impl Broker {
     /// Whether this program serves it; a foreign class is left alone (EV-BRK-07).
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        annotation(&self.metadata, BROKER_CLASS) == Some(OUR_CLASS)
+        annotation(&self.metadata, BROKER_CLASS) == Some(OUR_CLASS) || self.uses_jetstream()
+    }
+
+    /// Whether its events are in JetStream.
+    #[must_use]
+    pub fn uses_jetstream(&self) -> bool {
+        annotation(&self.metadata, BROKER_CLASS) == Some(JETSTREAM_CLASS)
     }
 }
 

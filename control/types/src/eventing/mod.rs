@@ -7,6 +7,7 @@ pub mod event_transform;
 pub mod event_type;
 pub mod event_type_versions;
 pub mod filters;
+pub mod jetstream;
 pub mod stream_options;
 pub mod trigger;
 
@@ -16,8 +17,10 @@ pub const GROUP: &str = "eventing.knative.dev";
 pub const VERSION: &str = "v1";
 
 pub const BROKER_CLASS: &str = "eventing.knative.dev/broker.class";
-/// The class that this program serves.
+/// The class whose events are in the logs of this program.
 pub const OUR_CLASS: &str = "Sluicegate";
+/// The class whose events are in a stream of NATS JetStream.
+pub const JETSTREAM_CLASS: &str = "SluicegateJetStream";
 pub const BROKER_LABEL: &str = "eventing.knative.dev/broker";
 pub const INJECTION: &str = "eventing.knative.dev/injection";
 pub const DEPENDENCY: &str = "knative.dev/dependency";
