@@ -15,9 +15,39 @@ use std::task::{Context, Poll, Waker};
 
 use crate::prefetch::prefetch;
 use crate::ready_queue::{RUNNING, ReadyQueue, TaskId};
+use crate::task_memory::RecycledFuture;
 use crate::wake::{TaskWaker, WakeFlag};
 
-type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
+/// The future of a task.
+pub(crate) enum TaskFuture {
+    Boxed(Pin<Box<dyn Future<Output = ()>>>),
+    /// Its memory is used again.
+    Recycled(Pin<Box<dyn RecycledFuture>>),
+}
+
+impl TaskFuture {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self {
+            Self::Boxed(future) => future.as_mut().poll(cx),
+            Self::Recycled(future) => future.as_mut().poll(cx),
+        }
+    }
+
+    fn prefetch(&self) {
+        match self {
+            Self::Boxed(future) => prefetch(&**future),
+            Self::Recycled(future) => prefetch(&**future),
+        }
+    }
+
+    /// Drops the future.
+    fn end(self) {
+        match self {
+            Self::Boxed(future) => drop(future),
+            Self::Recycled(future) => future.recycle(),
+        }
+    }
+}
 
 /// Numbers the rings, so that a waker knows whether the ring on this thread is its own.
 static RINGS: AtomicU64 = AtomicU64::new(0);
@@ -157,7 +187,7 @@ impl Executor {
     fn prefetch_next(&self) {
         let Some(next) = self.ready.queue.borrow().front().copied() else { return };
         if let Some(Some(task)) = self.slots.borrow().tasks.get(next.slot as usize) {
-            prefetch(&*task.future);
+            task.future.prefetch();
         }
     }
 
@@ -168,7 +198,7 @@ impl Executor {
         self.polled.set(Some((name, task.waker.data())));
         let mut cx = Context::from_waker(&task.waker);
         // A task that panicked is not polled again, so its inconsistent state is never observed.
-        let result = catch_unwind(AssertUnwindSafe(|| task.future.as_mut().poll(&mut cx)));
+        let result = catch_unwind(AssertUnwindSafe(|| task.future.poll(&mut cx)));
         self.polled.set(None);
         match result {
             Ok(Poll::Pending) => self.slots.borrow_mut().tasks[slot] = Some(task),
@@ -184,7 +214,7 @@ impl Executor {
     /// well.
     fn end(&self, slot: u32, future: TaskFuture) {
         self.ready.begin(slot);
-        if catch_unwind(AssertUnwindSafe(|| drop(future))).is_err() {
+        if catch_unwind(AssertUnwindSafe(|| future.end())).is_err() {
             self.panicked.set(self.panicked.get() + 1);
         }
         self.slots.borrow_mut().free.push(slot);
@@ -213,11 +243,11 @@ mod tests {
     fn shown(executor: &Executor, last: usize) -> PollCounts {
         let seen = PollCounts::default();
         let mine = Rc::clone(&seen);
-        executor.spawn(Box::pin(poll_fn(move |cx| {
+        executor.spawn(TaskFuture::Boxed(Box::pin(poll_fn(move |cx| {
             let mut mine = mine.borrow_mut();
             *mine = (mine.0 + 1, Some(cx.waker().clone()));
             if mine.0 == last { Poll::Ready(()) } else { Poll::Pending }
-        })));
+        }))));
         seen
     }
 
@@ -255,7 +285,7 @@ mod tests {
         let (main, main_waker) = executor.main();
         let (mine, polls) = (Rc::clone(&executor), Rc::new(Cell::new(0)));
         let counted = Rc::clone(&polls);
-        executor.spawn(Box::pin(poll_fn(move |cx| {
+        executor.spawn(TaskFuture::Boxed(Box::pin(poll_fn(move |cx| {
             let mut place = None;
             Waiter::remember(&mut place, &mine, &cx.waker().clone());
             assert!(matches!(place, Some(Waiter::Task(_))));
@@ -267,7 +297,7 @@ mod tests {
                 place.take().unwrap().wake(&mine); // while it is polled: one more poll
             }
             Poll::Pending
-        })));
+        }))));
         run(&executor, main);
         assert_eq!((polls.get(), executor.panicked()), (2, 0));
         let mut place = None;

@@ -41,6 +41,7 @@ mod slab;
 mod sleep;
 mod sockets;
 mod stream;
+mod task_memory;
 mod tick;
 mod timer;
 mod turn_budget;

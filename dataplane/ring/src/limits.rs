@@ -80,3 +80,7 @@ pub(crate) const BACKLOG_MAX: i32 = 4096;
 /// Maximum bytes of a detached send: a small response with its head. The kernel has space for that much,
 /// unless the peer does not read.
 pub(crate) const DETACHED_SEND_BYTES_MAX: usize = 4096;
+
+/// Ended tasks of one type whose memory is kept for the next ones: more than end in one turn of a busy core, some hundred
+/// kilobytes for the futures of requests.
+pub(crate) const TASKS_KEPT_MAX: usize = 64;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::driver::{Driver, WaitPolicy};
 use crate::epoll;
+use crate::executor::TaskFuture;
 use crate::heartbeat::Heartbeat;
 use crate::kernel::{self, Unsupported};
 use crate::limits::{IoDriver, POLLS_PER_TURN, RingOptions};
@@ -94,7 +95,14 @@ impl Ring {
 
     /// Adds a task that is already boxed.
     pub fn spawn_boxed(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
-        self.core.executor.spawn(future);
+        self.core.executor.spawn(TaskFuture::Boxed(future));
+    }
+
+    /// Adds a task in the memory of an ended one of the same type, for futures that are large and short-lived. Each type
+    /// keeps some memory, so there should be few.
+    pub fn spawn_recycled(&self, future: impl Future<Output = ()> + 'static) {
+        let core = &*self.core;
+        core.executor.spawn(TaskFuture::Recycled(core.task_memory.task(future)));
     }
 
     /// Number of tasks that ended in a panic.

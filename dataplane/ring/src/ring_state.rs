@@ -13,6 +13,7 @@ use crate::limits::RingOptions;
 use crate::op::{Completion, Op, OpKey, PendingCloses};
 use crate::pool::BufferPool;
 use crate::slab::{MultishotPoll, OpSlab};
+use crate::task_memory::TaskMemory;
 use crate::tick::Tick;
 use crate::timer::TimerHeap;
 use crate::turn_budget::TurnBudget;
@@ -28,6 +29,7 @@ pub(crate) struct RingState {
     pub(crate) options: RingOptions,
     pub(crate) slab: RefCell<OpSlab>,
     pub(crate) executor: Executor,
+    pub(crate) task_memory: TaskMemory,
     pub(crate) wake_flag: Arc<WakeFlag>,
     /// Tasks that wait for a wake from another thread.
     pub(crate) listeners: RefCell<Vec<Waker>>,
@@ -57,6 +59,7 @@ impl RingState {
             slab: RefCell::default(),
             timers: RefCell::default(),
             executor: Executor::new(Arc::clone(&wake_flag)),
+            task_memory: TaskMemory::default(),
             closing: Rc::default(),
             answers: RefCell::default(),
             listeners: RefCell::default(),
