@@ -8,7 +8,7 @@ use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use sluicegate_http2::frame::{self, FrameHeader, PREFACE};
 use sluicegate_http2::hpack::{HpackDecoder, HpackEncoder};
-use sluicegate_http2::{ConnectionConfig, Event, ServerConnection, StreamKey};
+use sluicegate_http2::{Connection, ConnectionConfig, Event, StreamKey};
 
 const CONFIG: ConnectionConfig = ConnectionConfig {
     streams_max: 200,
@@ -21,7 +21,7 @@ const CONFIG: ConnectionConfig = ConnectionConfig {
 };
 
 fuzz_target!(|input: &[u8]| {
-    let mut connection = ServerConnection::new(CONFIG, Duration::ZERO);
+    let mut connection = Connection::server(CONFIG, Duration::ZERO);
     let (mut encoder, mut decoder) = (HpackEncoder::default(), HpackDecoder::default());
     receive(&mut connection, PREFACE);
     receive(&mut connection, &put(frame::SETTINGS, 0, 0, &[]));
@@ -39,7 +39,7 @@ fuzz_target!(|input: &[u8]| {
         let head = put(frame::HEADERS, frame::END_HEADERS, stream, &block);
         let data = put(frame::DATA, frame::END_STREAM, stream, &body);
         let events = receive(&mut connection, &[head, data].concat());
-        let Some(Event::Request { stream: key, ends: false }) = events.first() else { panic!("{events:?}") };
+        let Some(Event::Head { stream: key, ends: false }) = events.first() else { panic!("{events:?}") };
         assert_eq!(connection.fields().values(b"x-input").next(), Some(&value[..]));
         respond(&mut connection, *key, script, &value);
         check_output(&mut connection, &mut decoder);
@@ -49,7 +49,7 @@ fuzz_target!(|input: &[u8]| {
     assert_eq!(connection.open_streams(), 0);
 });
 
-fn respond(connection: &mut ServerConnection, key: StreamKey, script: &[u8], value: &[u8]) {
+fn respond(connection: &mut Connection, key: StreamKey, script: &[u8], value: &[u8]) {
     connection.release(key, usize::MAX);
     let fields = [(&b"x-output"[..], value), (b"content-type", b"text/plain")];
     connection.send_head(key, 200 + u16::from(script[0]), fields.into_iter(), false).expect("the stream is open");
@@ -61,7 +61,7 @@ fn respond(connection: &mut ServerConnection, key: StreamKey, script: &[u8], val
     connection.detach(key);
 }
 
-fn receive(connection: &mut ServerConnection, bytes: &[u8]) -> Vec<Event> {
+fn receive(connection: &mut Connection, bytes: &[u8]) -> Vec<Event> {
     let (mut at, mut events) = (0, Vec::new());
     while let Some(event) = connection.receive(bytes, &mut at, Duration::ZERO).expect("the client makes no mistake") {
         events.push(event);
@@ -70,7 +70,7 @@ fn receive(connection: &mut ServerConnection, bytes: &[u8]) -> Vec<Event> {
 }
 
 /// All header sections can be decoded.
-fn check_output(connection: &mut ServerConnection, decoder: &mut HpackDecoder) {
+fn check_output(connection: &mut Connection, decoder: &mut HpackDecoder) {
     let output = connection.take_output();
     let mut rest = &output[..];
     while let Some((header, after)) = rest.split_first_chunk::<{ frame::HEADER_BYTES }>() {

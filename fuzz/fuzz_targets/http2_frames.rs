@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use sluicegate_http2::frame::{self, FrameHeader, PREFACE};
-use sluicegate_http2::{ConnectionConfig, ConnectionFault, Event, ServerConnection};
+use sluicegate_http2::{Connection, ConnectionConfig, ConnectionFault, Event};
 
 const CONFIG: ConnectionConfig = ConnectionConfig {
     streams_max: 4,
@@ -38,7 +38,7 @@ fuzz_target!(|input: &[u8]| {
 /// Serves each request in one of several ways, by its number and `choice`. Output is taken after each input, so it
 /// never fills up, and what happens does not depend on the pieces.
 fn served(client: &[u8], piece: usize, choice: u8) -> Outcome {
-    let mut connection = ServerConnection::new(CONFIG, Duration::ZERO);
+    let mut connection = Connection::server(CONFIG, Duration::ZERO);
     let (mut events, mut output) = (Vec::new(), Vec::new());
     for bytes in client.chunks(piece) {
         let mut at = 0;
@@ -63,11 +63,11 @@ fn served(client: &[u8], piece: usize, choice: u8) -> Outcome {
     (events, Ok(()), output)
 }
 
-fn handle(connection: &mut ServerConnection, event: &Event, choice: u8) {
+fn handle(connection: &mut Connection, event: &Event, choice: u8) {
     let none = || std::iter::empty::<(&[u8], &[u8])>();
     match event {
         // A stream may be gone by then: sending to it is an error that changes nothing.
-        Event::Request { stream, ends } => match (stream.id() / 2) as u8 ^ choice {
+        Event::Head { stream, ends } => match (stream.id() / 2) as u8 ^ choice {
             key if key & 1 == 0 => {
                 let _ = connection.send_head(*stream, 200, none(), true);
                 connection.detach(*stream);
@@ -84,7 +84,7 @@ fn handle(connection: &mut ServerConnection, event: &Event, choice: u8) {
             connection.detach(*stream);
         }
         Event::Reset { stream, .. } => connection.detach(*stream),
-        Event::Data { .. } | Event::WindowGrew { .. } => {}
+        Event::Data { .. } | Event::WindowGrew { .. } | Event::Interim { .. } | Event::GoAway { .. } => {}
     }
 }
 

@@ -27,7 +27,7 @@ const CRATES: [(&str, &str); 20] = [
     ("dataplane/src", "Cores"),
     ("dataplane/contract/src", "Tables and reports"),
     ("dataplane/codec/src", "Formats"),
-    ("dataplane/http2/src", "HTTP/2 of clients"),
+    ("dataplane/http2/src", "HTTP/2"),
     ("dataplane/protocol/src", "TLS and HTTP"),
     ("dataplane/proxy/src", "Proxy"),
     ("dataplane/broker/src", "Broker"),

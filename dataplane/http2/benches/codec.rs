@@ -12,7 +12,7 @@ use bytes::{Bytes, BytesMut};
 use criterion::{Criterion, criterion_group, criterion_main};
 use http::Response;
 use sluicegate_http2::frame::{self, FrameHeader, PREFACE};
-use sluicegate_http2::{ConnectionConfig, Event, ServerConnection};
+use sluicegate_http2::{Connection, ConnectionConfig, Event};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 const CONFIG: ConnectionConfig = ConnectionConfig {
@@ -60,11 +60,11 @@ impl Requests {
     }
 }
 
-fn ours(connection: &mut ServerConnection, input: &[u8]) -> usize {
+fn ours(connection: &mut Connection, input: &[u8]) -> usize {
     let (mut at, mut received) = (0, 0);
     while let Some(event) = connection.receive(input, &mut at, Duration::ZERO).unwrap() {
         let (stream, ends) = match event {
-            Event::Request { stream, ends } => (stream, ends),
+            Event::Head { stream, ends } => (stream, ends),
             Event::Data { stream, bytes } => {
                 received += bytes.len();
                 connection.release(stream, bytes.len());
@@ -147,7 +147,7 @@ fn requests(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("request");
     for (name, bytes) in [("GET", 0), ("POST of 16 KiB", 16 * 1024)] {
         group.bench_function(format!("{name}, this codec"), |bencher| {
-            let mut connection = ServerConnection::new(CONFIG, Duration::ZERO);
+            let mut connection = Connection::server(CONFIG, Duration::ZERO);
             ours(&mut connection, &opening());
             let mut requests = Requests { stream: 1, body: vec![b'x'; bytes] };
             bencher.iter_batched(

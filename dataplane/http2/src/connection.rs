@@ -1,6 +1,7 @@
-//! The server's end of one connection: what a client's frames mean.
+//! One end of a connection: what the peer's frames mean.
 //!
-//! Sending is in `connection/sending.rs`, header sections in `connection/heads.rs`.
+//! Sending is in `connection/sending.rs`. Header sections are in `connection/heads.rs`, with the requests that a server
+//! receives; what only a client does is in `connection/client.rs`.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,11 +15,12 @@ use crate::frame_allowances::{FloodKind, FrameAllowances};
 use crate::frame_reader::{FramePart, FrameReader, PayloadPlace};
 use crate::hpack::HpackDecoder;
 use crate::limits::WINDOW_BYTES_DEFAULT;
-use crate::output::FrameOutput;
+use crate::output::{FieldSection, FrameOutput};
 use crate::priority::ResponsePriority;
 use crate::settings::{self, PeerSettings};
-use crate::stream_table::{ResponseState, StreamKey, StreamTable, grow};
+use crate::stream_table::{SendingState, StreamKey, StreamTable, grow};
 
+mod client;
 mod heads;
 mod sending;
 
@@ -30,11 +32,11 @@ const ANY_STREAM: u32 = (1 << 31) - 1;
 /// The limits of a connection.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionConfig {
-    /// Concurrent streams.
+    /// Concurrent streams. A client has no more, even if the server allows them.
     pub streams_max: u32,
     /// Streams in memory: those that are open, and those that have ended and are still attached.
     pub slots_max: usize,
-    /// Bytes that a client may send on one stream before they are released.
+    /// Bytes that the peer may send on one stream before they are released.
     pub stream_window: u32,
     /// The same for all streams together.
     pub connection_window: u32,
@@ -42,26 +44,37 @@ pub struct ConnectionConfig {
     pub header_list_bytes_max: u32,
     /// Bytes to send that are buffered before no more DATA is accepted.
     pub output_bytes_max: usize,
-    /// Extended CONNECT is allowed (RFC 8441).
+    /// A server allows extended CONNECT (RFC 8441).
     pub tunnels: bool,
 }
 
-/// What a client did.
+/// Which end of a connection this is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ConnectionRole {
+    Server,
+    Client,
+}
+
+/// What the peer did.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A request; [`ServerConnection::fields`] has its head. `ends`: it has no body. [`ServerConnection::detach`] the
-    /// stream when it is done.
-    Request { stream: StreamKey, ends: bool },
-    /// Content of a request: a range of the input. [`ServerConnection::release`] it when it was forwarded.
+    /// A request of a client, or the final head of a response; [`Connection::fields`] has it. `ends`: it has no body.
+    /// [`Connection::detach`] the stream when it is done.
+    Head { stream: StreamKey, ends: bool },
+    /// The head of an interim response, which [`Connection::fields`] has.
+    Interim { stream: StreamKey },
+    /// Content of a message: a range of the input. [`Connection::release`] it when it was forwarded.
     Data { stream: StreamKey, bytes: Range<usize> },
-    /// A request has ended.
+    /// A message has ended.
     Ended { stream: StreamKey },
-    /// A request has ended with trailers, which [`ServerConnection::fields`] has.
+    /// A message has ended with trailers, which [`Connection::fields`] has.
     Trailers { stream: StreamKey, malformed: Option<MalformedFields> },
-    /// The stream has ended early: its client reset it, or made a mistake on it.
-    Reset { stream: StreamKey, code: ErrorCode },
+    /// The stream has ended early: the peer reset it (`by_peer`), or made a mistake on it.
+    Reset { stream: StreamKey, code: ErrorCode, by_peer: bool },
     /// More can be sent on this stream, or on any.
     WindowGrew { stream: Option<StreamKey> },
+    /// A server takes no more streams. It did not process those with higher numbers than `last`, which are closed.
+    GoAway { last: u32, code: ErrorCode },
 }
 
 /// How far a graceful shutdown is (RFC 9113 6.8).
@@ -83,9 +96,10 @@ struct OpenBlock {
 
 /// See the module.
 #[derive(Debug)]
-pub struct ServerConnection {
+pub struct Connection {
+    role: ConnectionRole,
     config: ConnectionConfig,
-    /// Bytes of the preface that were received.
+    /// Bytes of the client's preface that were received.
     preface: usize,
     reader: FrameReader,
     settings_received: bool,
@@ -96,24 +110,37 @@ pub struct ServerConnection {
     /// The pieces of `open_block`.
     block: Vec<u8>,
     streams: StreamTable,
-    /// The highest stream that the client has named.
+    /// The highest stream that the client has opened.
     last_stream: u32,
+    /// The last stream that the server serves, after its GOAWAY.
+    peer_last: Option<u32>,
     /// The stream of the DATA frame that is being read, and whether it is the last one. `None` if it is ignored.
     data: Option<(StreamKey, bool)>,
     send_window: i64,
     receive_window: u32,
-    /// Bytes that were released and not announced to the client.
+    /// Bytes that were released and not announced to the peer.
     unannounced: u32,
     allowances: FrameAllowances,
     shutdown: ShutdownState,
     output: FrameOutput,
 }
 
-impl ServerConnection {
-    /// A connection whose preface has not been read. `now` is the time since any fixed point.
+impl Connection {
+    /// The server of a connection whose preface has not been read. `now` is the time since any fixed point.
     #[must_use]
-    pub fn new(config: ConnectionConfig, now: Duration) -> Self {
+    pub fn server(config: ConnectionConfig, now: Duration) -> Self {
+        Self::new(ConnectionRole::Server, config, FrameAllowances::of_client(now))
+    }
+
+    /// The client of a connection. Requests can be sent at once.
+    #[must_use]
+    pub fn client(config: ConnectionConfig, now: Duration) -> Self {
+        Self::new(ConnectionRole::Client, config, FrameAllowances::of_server(now))
+    }
+
+    fn new(role: ConnectionRole, config: ConnectionConfig, allowances: FrameAllowances) -> Self {
         let mut connection = Self {
+            role,
             preface: 0,
             reader: FrameReader::default(),
             settings_received: false,
@@ -124,11 +151,12 @@ impl ServerConnection {
             block: Vec::new(),
             streams: StreamTable::new(config.slots_max),
             last_stream: 0,
+            peer_last: None,
             data: None,
             send_window: i64::from(WINDOW_BYTES_DEFAULT),
             receive_window: WINDOW_BYTES_DEFAULT,
             unannounced: 0,
-            allowances: FrameAllowances::new(now),
+            allowances,
             shutdown: ShutdownState::No,
             output: FrameOutput::default(),
             config,
@@ -137,11 +165,18 @@ impl ServerConnection {
         connection
     }
 
-    /// Tells the client the limits.
+    /// Tells the peer the limits.
     fn announce(&mut self) {
         let ConnectionConfig { streams_max, stream_window, header_list_bytes_max, tunnels, .. } = self.config;
+        let first = match self.role {
+            ConnectionRole::Server => (settings::MAX_CONCURRENT_STREAMS, streams_max),
+            ConnectionRole::Client => (settings::ENABLE_PUSH, 0),
+        };
+        if self.role == ConnectionRole::Client {
+            self.output.preface();
+        }
         let values = [
-            (settings::MAX_CONCURRENT_STREAMS, streams_max),
+            first,
             (settings::INITIAL_WINDOW_SIZE, stream_window),
             (settings::MAX_HEADER_LIST_SIZE, header_list_bytes_max),
             (settings::ENABLE_CONNECT_PROTOCOL, 1),
@@ -154,10 +189,10 @@ impl ServerConnection {
     }
 
     /// Reads from `input` at `at` up to the next event, and advances `at`. `None`: all of it was read. After a fault,
-    /// [`ServerConnection::fail`] tells the client, and nothing more is read.
+    /// [`Connection::fail`] tells the peer, and nothing more is read.
     pub fn receive(&mut self, input: &[u8], at: &mut usize, now: Duration) -> Result<Option<Event>, ConnectionFault> {
         self.allowances.refill(now);
-        if self.preface < PREFACE.len() {
+        if self.role == ConnectionRole::Server && self.preface < PREFACE.len() {
             let expected = &PREFACE[self.preface..];
             let taken = expected.len().min(input.len() - *at);
             if input[*at..*at + taken] != expected[..taken] {
@@ -244,6 +279,7 @@ impl ServerConnection {
             frame::WINDOW_UPDATE => self.window_update(header.stream, payload),
             frame::RST_STREAM => self.reset_received(header.stream, payload),
             frame::PING => self.ping(header, payload).map(|()| None),
+            frame::GOAWAY if self.role == ConnectionRole::Client => self.goaway_received(header, payload).map(Some),
             frame::PRIORITY | frame::GOAWAY | frame::PRIORITY_UPDATE => self.ignored(header, payload).map(|()| None),
             _ => Err(ConnectionFault::PushPromise),
         }
@@ -261,6 +297,9 @@ impl ServerConnection {
         let before = self.peer.initial_window;
         let encoder = &mut self.output.encoder;
         self.peer.update(payload, |bytes| encoder.set_table_bytes(bytes))?;
+        if self.role == ConnectionRole::Client && self.peer.pushes {
+            return Err(ConnectionFault::SettingValue);
+        }
         let change = i64::from(self.peer.initial_window) - i64::from(before);
         let mut fits = true;
         if change != 0 {
@@ -296,14 +335,16 @@ impl ServerConnection {
 
     fn reset_received(&mut self, stream: u32, payload: &[u8]) -> Result<Option<Event>, ConnectionFault> {
         self.opened(stream)?;
-        self.allowances.count(FloodKind::Resets)?;
-        let Some(key) = self.streams.find(stream) else { return Ok(None) };
+        let key = self.streams.find(stream);
+        let is_late = self.role == ConnectionRole::Client && key.is_none();
+        self.allowances.count(if is_late { FloodKind::Ignored } else { FloodKind::Resets })?;
+        let Some(key) = key else { return Ok(None) };
         let code = ErrorCode::from_wire(first_u32(payload));
         if let Some(state) = self.streams.get_mut(key) {
             state.reset = Some(code);
         }
         self.streams.settle(key);
-        Ok(Some(Event::Reset { stream: key, code }))
+        Ok(Some(Event::Reset { stream: key, code, by_peer: true }))
     }
 
     fn ping(&mut self, header: FrameHeader, payload: &[u8]) -> Result<(), ConnectionFault> {
@@ -357,6 +398,8 @@ impl ServerConnection {
         let Some(state) = self.streams.get_mut(key) else { return Ok(None) };
         let fault = if !state.receiving {
             Some(StreamFault::Closed)
+        } else if !state.head_received {
+            Some(StreamFault::HeadMissing)
         } else if length > state.receive_window {
             Some(StreamFault::WindowExceeded)
         } else {
@@ -391,10 +434,13 @@ impl ServerConnection {
         Some(Event::Ended { stream })
     }
 
-    /// DATA on a stream that is closed. It may have been on its way when the server reset the stream.
+    /// DATA on a stream that is closed. It may have been on its way when this end reset the stream.
     fn frame_on_closed(&mut self, stream: u32) -> Result<(), ConnectionFault> {
         if self.is_ignored(stream) || self.streams.was_reset(stream) {
             return Ok(());
+        }
+        if self.role == ConnectionRole::Client {
+            self.allowances.count(FloodKind::Ignored)?;
         }
         self.refuse(stream, StreamFault::Closed)
     }
@@ -408,22 +454,23 @@ impl ServerConnection {
         }
     }
 
-    /// Whether the stream came after the last one of a graceful shutdown.
+    /// Whether the stream came after the last one of a graceful shutdown, of this server or of the peer.
     fn is_ignored(&self, stream: u32) -> bool {
-        matches!(self.shutdown, ShutdownState::Last(last) if stream > last)
+        let of_peer = self.peer_last.is_some_and(|last| stream > last);
+        of_peer || matches!(self.shutdown, ShutdownState::Last(last) if stream > last)
     }
 
-    /// Resets a stream because of its client.
+    /// Resets a stream because of the peer.
     fn stream_fault(&mut self, key: StreamKey, fault: StreamFault) -> Result<Event, ConnectionFault> {
         if let Some(state) = self.streams.get_mut(key) {
             state.reset = Some(fault.code());
         }
         self.streams.settle(key);
         self.refuse(key.id(), fault)?;
-        Ok(Event::Reset { stream: key, code: fault.code() })
+        Ok(Event::Reset { stream: key, code: fault.code(), by_peer: false })
     }
 
-    /// Resets a stream that is not open, because of its client.
+    /// Resets a stream that is not open, because of the peer.
     fn refuse(&mut self, stream: u32, fault: StreamFault) -> Result<(), ConnectionFault> {
         self.output.reset(stream, fault.code());
         self.streams.remember_reset(stream);

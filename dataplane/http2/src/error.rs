@@ -1,10 +1,12 @@
-//! The mistakes of a client, each with its error code (RFC 9113 7).
+//! The mistakes of a peer, each with its error code (RFC 9113 7).
+
+use std::fmt;
 
 use crate::field_block::MalformedFields;
 use crate::frame_allowances::FloodKind;
 use crate::hpack::HpackError;
 
-/// The error codes of RST_STREAM and GOAWAY.
+/// The error codes of RST_STREAM and GOAWAY. Shown by their names in RFC 9113.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum ErrorCode {
@@ -25,6 +27,27 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::NoError => "NO_ERROR",
+            Self::ProtocolError => "PROTOCOL_ERROR",
+            Self::InternalError => "INTERNAL_ERROR",
+            Self::FlowControlError => "FLOW_CONTROL_ERROR",
+            Self::SettingsTimeout => "SETTINGS_TIMEOUT",
+            Self::StreamClosed => "STREAM_CLOSED",
+            Self::FrameSizeError => "FRAME_SIZE_ERROR",
+            Self::RefusedStream => "REFUSED_STREAM",
+            Self::Cancel => "CANCEL",
+            Self::CompressionError => "COMPRESSION_ERROR",
+            Self::ConnectError => "CONNECT_ERROR",
+            Self::EnhanceYourCalm => "ENHANCE_YOUR_CALM",
+            Self::InadequateSecurity => "INADEQUATE_SECURITY",
+            Self::Http11Required => "HTTP_1_1_REQUIRED",
+        }
+    }
+
     /// The code that a peer sent. Unknown codes have no special meaning and count as INTERNAL_ERROR (RFC 9113 7).
     #[must_use]
     pub const fn from_wire(code: u32) -> Self {
@@ -47,6 +70,12 @@ impl ErrorCode {
     }
 }
 
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// Why a connection ends (RFC 9113 5.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ConnectionFault {
@@ -62,6 +91,8 @@ pub enum ConnectionFault {
     StreamId,
     #[error("a client's stream has an even number")]
     EvenStream,
+    #[error("a response on a stream with an even number, which only a push has")]
+    PushedStream,
     #[error("a frame names a stream that was never opened")]
     IdleStream,
     #[error("HEADERS on a stream that is closed")]
@@ -86,7 +117,7 @@ pub enum ConnectionFault {
     WindowExceeded,
     #[error("a stream depends on itself")]
     SelfDependency,
-    #[error("a client cannot send PUSH_PROMISE")]
+    #[error("PUSH_PROMISE is not allowed here")]
     PushPromise,
     #[error("too many {0:?} frames")]
     Flood(FloodKind),
@@ -101,6 +132,7 @@ impl ConnectionFault {
             | Self::SettingsExpected
             | Self::StreamId
             | Self::EvenStream
+            | Self::PushedStream
             | Self::IdleStream
             | Self::Padding
             | Self::ContinuationExpected
@@ -124,16 +156,20 @@ impl From<FloodKind> for ConnectionFault {
     }
 }
 
-/// Why a stream is reset because of its client (RFC 9113 5.4.2).
+/// Why a stream is reset because of the peer (RFC 9113 5.4.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum StreamFault {
-    #[error("the request is malformed: {0}")]
+    #[error("the head is malformed: {0}")]
     Malformed(#[from] MalformedFields),
+    #[error("the fields of the response are larger than SETTINGS_MAX_HEADER_LIST_SIZE")]
+    FieldsTooLarge,
+    #[error("DATA before the head of the response")]
+    HeadMissing,
     #[error("more DATA than Content-Length announced, or less")]
     ContentLength,
     #[error("more streams than SETTINGS_MAX_CONCURRENT_STREAMS")]
     Refused,
-    #[error("a frame on a stream that its client has closed")]
+    #[error("a frame on a stream that its sender has closed")]
     Closed,
     #[error("WINDOW_UPDATE or SETTINGS make the window of a stream larger than 2147483647")]
     WindowOverflow,
@@ -146,7 +182,9 @@ impl StreamFault {
     #[must_use]
     pub const fn code(self) -> ErrorCode {
         match self {
-            Self::Malformed(_) | Self::ContentLength => ErrorCode::ProtocolError,
+            Self::Malformed(_) | Self::FieldsTooLarge | Self::HeadMissing | Self::ContentLength => {
+                ErrorCode::ProtocolError
+            }
             Self::Refused => ErrorCode::RefusedStream,
             Self::Closed => ErrorCode::StreamClosed,
             Self::WindowOverflow | Self::WindowExceeded => ErrorCode::FlowControlError,

@@ -1,6 +1,6 @@
-//! The fields of one request head or trailer section, and the rules for them (RFC 9113 8).
+//! The fields of one head or trailer section, and the rules for them (RFC 9113 8).
 //!
-//! All fields are in one buffer that is used again for the next head, so a request costs no allocation here.
+//! All fields are in one buffer that is used again for the next head, so a head costs no allocation here.
 
 use std::ops::Range;
 
@@ -24,6 +24,8 @@ pub enum MalformedFields {
     Method,
     #[error("invalid path")]
     Path,
+    #[error("invalid status")]
+    Status,
     #[error("invalid field name")]
     Name,
     #[error("invalid field value")]
@@ -36,7 +38,7 @@ pub enum MalformedFields {
     TrailersWithoutEnd,
 }
 
-/// The pseudo-fields of requests.
+/// The pseudo-fields of requests and responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PseudoField {
     Method,
@@ -45,9 +47,11 @@ enum PseudoField {
     Path,
     /// RFC 8441.
     Protocol,
+    /// Of responses.
+    Status,
 }
 
-const PSEUDO_FIELDS: usize = 5;
+const PSEUDO_FIELDS: usize = 6;
 
 /// A field in [`FieldBlock::bytes`]: its name, then its value.
 #[derive(Debug, Clone, Copy)]
@@ -117,6 +121,9 @@ impl FieldBlock {
         if let Some(why) = self.malformed {
             return Err(why);
         }
+        if self.pseudo(PseudoField::Status).is_some() {
+            return Err(MalformedFields::PseudoUnexpected);
+        }
         let method = self.pseudo(PseudoField::Method).ok_or(MalformedFields::PseudoMissing)?;
         let [scheme, authority, path, protocol] =
             [PseudoField::Scheme, PseudoField::Authority, PseudoField::Path, PseudoField::Protocol]
@@ -138,6 +145,19 @@ impl FieldBlock {
             [b'/', ..] => Ok(()),
             b"*" if method == b"OPTIONS" => Ok(()),
             _ => Err(MalformedFields::Path),
+        }
+    }
+
+    /// Whether the fields are a valid response head; its status.
+    pub fn check_response(&self) -> Result<u16, MalformedFields> {
+        if let Some(why) = self.malformed {
+            return Err(why);
+        }
+        let pseudo = self.pseudo.iter().filter(|field| field.is_some()).count();
+        match self.status() {
+            Some(status) if pseudo == 1 => Ok(status),
+            Some(_) => Err(MalformedFields::PseudoUnexpected),
+            None => Err(MalformedFields::PseudoMissing),
         }
     }
 
@@ -178,12 +198,25 @@ impl FieldBlock {
         self.pseudo(PseudoField::Protocol)
     }
 
+    /// The status of a response.
+    #[must_use]
+    pub fn status(&self) -> Option<u16> {
+        let digits = self.pseudo(PseudoField::Status)?;
+        Some(digits.iter().fold(0, |status, digit| 10 * status + u16::from(digit - b'0')))
+    }
+
     /// The other fields, in order.
     pub fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.fields.iter().map(|field| {
             let (name, rest) = self.bytes[field.start as usize..].split_at(field.name as usize);
             (name, &rest[..field.value as usize])
         })
+    }
+
+    /// Bytes of all names and values that were kept.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes.len()
     }
 
     /// The number of other fields.
@@ -202,7 +235,7 @@ impl FieldBlock {
         self.fields().filter(move |(found, _)| *found == name).map(|(_, value)| value)
     }
 
-    /// The length that the request announces, if it announces a valid one.
+    /// The length that the head announces, if it announces a valid one.
     #[must_use]
     pub fn content_length(&self) -> Option<u64> {
         let mut values = self.values(b"content-length");
@@ -224,6 +257,7 @@ impl FieldBlock {
             b"authority" => PseudoField::Authority,
             b"path" => PseudoField::Path,
             b"protocol" => PseudoField::Protocol,
+            b"status" => PseudoField::Status,
             _ => return Err(MalformedFields::PseudoUnknown),
         };
         if !self.fields.is_empty() {
@@ -238,12 +272,14 @@ impl FieldBlock {
             }
             // A fragment is no part of a path (RFC 9113 8.3.1).
             PseudoField::Path => !value.is_empty() && value.iter().all(|byte| is_visible(*byte) && *byte != b'#'),
+            PseudoField::Status => matches!(value, [b'1'..=b'9', b'0'..=b'9', b'0'..=b'9']),
             PseudoField::Scheme | PseudoField::Authority => value.iter().all(|byte| is_visible(*byte)),
         };
         if !is_valid {
             return Err(match field {
                 PseudoField::Method => MalformedFields::Method,
                 PseudoField::Path => MalformedFields::Path,
+                PseudoField::Status => MalformedFields::Status,
                 _ => MalformedFields::Value,
             });
         }
@@ -338,7 +374,8 @@ mod tests {
     fn malformed_requests_are_named() {
         let with = |more: &[(&'static str, &'static str)]| [&GET[..], more].concat();
         for (fields, why) in [
-            (with(&[(":status", "200")]), MalformedFields::PseudoUnknown),
+            (with(&[(":status", "200")]), MalformedFields::PseudoUnexpected),
+            (with(&[(":state", "200")]), MalformedFields::PseudoUnknown),
             (with(&[(":path", "/")]), MalformedFields::PseudoRepeated),
             ([&[("a", "b")][..], &GET].concat(), MalformedFields::PseudoLate),
             (GET[1..].to_vec(), MalformedFields::PseudoMissing),
@@ -368,6 +405,28 @@ mod tests {
         assert_eq!(block(&tunnel).check_request(false), Err(MalformedFields::PseudoUnexpected));
         assert_eq!(block(&GET).check_trailers(), Err(MalformedFields::PseudoUnexpected));
         assert_eq!(block(&[("grpc-status", "0")]).check_trailers(), Ok(()));
+    }
+
+    #[test]
+    fn response_heads_have_one_status() {
+        assert_eq!(block(&[(":status", "200"), ("a", "b")]).check_response(), Ok(200));
+        for (fields, why) in [
+            (vec![], MalformedFields::PseudoMissing),
+            (vec![("a", "b")], MalformedFields::PseudoMissing),
+            (vec![(":status", "20")], MalformedFields::Status),
+            (vec![(":status", "099")], MalformedFields::Status),
+            (vec![(":status", "2000")], MalformedFields::Status),
+            (vec![(":status", "20x")], MalformedFields::Status),
+            (vec![(":status", "")], MalformedFields::Status),
+            (vec![(":status", "200"), (":status", "200")], MalformedFields::PseudoRepeated),
+            (vec![(":status", "200"), (":path", "/")], MalformedFields::PseudoUnexpected),
+            (vec![("a", "b"), (":status", "200")], MalformedFields::PseudoLate),
+            (vec![(":status", "200"), ("connection", "close")], MalformedFields::ConnectionField),
+            (vec![(":status", "200"), ("A", "b")], MalformedFields::Name),
+        ] {
+            assert_eq!(block(&fields).check_response(), Err(why), "{fields:?}");
+        }
+        assert_eq!(block(&[(":status", "200")]).check_trailers(), Err(MalformedFields::PseudoUnexpected));
     }
 
     #[test]

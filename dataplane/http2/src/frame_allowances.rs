@@ -33,8 +33,10 @@ impl FloodKind {
     }
 }
 
-/// In the order of [`FloodKind`].
-const ALLOWED: [RateAllowance; FLOOD_KINDS] = [
+type Allowances = [RateAllowance; FLOOD_KINDS];
+
+/// What a client may send, in the order of [`FloodKind`].
+const OF_CLIENTS: Allowances = [
     limits::RESETS,
     limits::PINGS,
     limits::SETTINGS,
@@ -45,9 +47,23 @@ const ALLOWED: [RateAllowance; FLOOD_KINDS] = [
     RateAllowance { burst: limits::RESETS_CAUSED_MAX, each_second: 0 },
 ];
 
+/// What a server may send. The requests of many clients share a connection to it, so a mistake in one response does not
+/// count against the others: each ends a stream that this end has opened.
+const OF_SERVERS: Allowances = [
+    limits::UNLIMITED,
+    limits::PINGS,
+    limits::SETTINGS,
+    limits::SERVER_EMPTY_DATA,
+    limits::CONTINUATIONS,
+    limits::IGNORED,
+    limits::WINDOW_UPDATES,
+    limits::UNLIMITED,
+];
+
 /// What one connection may still send.
 #[derive(Debug)]
 pub struct FrameAllowances {
+    allowed: &'static Allowances,
     /// Remaining allowance by kind.
     left: [u32; FLOOD_KINDS],
     /// Requests since the last one that earned a reset.
@@ -56,10 +72,20 @@ pub struct FrameAllowances {
 }
 
 impl FrameAllowances {
-    /// `now`: time since any fixed point.
+    /// For frames of a client. `now`: time since any fixed point.
     #[must_use]
-    pub fn new(now: Duration) -> Self {
-        Self { left: ALLOWED.map(|allowance| allowance.burst), requests: 0, refilled: now }
+    pub fn of_client(now: Duration) -> Self {
+        Self::new(&OF_CLIENTS, now)
+    }
+
+    /// For frames of a server.
+    #[must_use]
+    pub fn of_server(now: Duration) -> Self {
+        Self::new(&OF_SERVERS, now)
+    }
+
+    fn new(allowed: &'static Allowances, now: Duration) -> Self {
+        Self { allowed, left: allowed.map(|allowance| allowance.burst), requests: 0, refilled: now }
     }
 
     /// Counts one frame; fails with its kind if there were too many.
@@ -70,13 +96,18 @@ impl FrameAllowances {
     }
 
     /// Adds the allowance that comes with each HEADERS frame.
-    pub fn request_began(&mut self) {
+    pub fn head_began(&mut self) {
         self.allow(FloodKind::Continuations, limits::CONTINUATIONS_OF_A_HEAD);
         self.requests += 1;
         if self.requests == limits::REQUESTS_FOR_A_RESET {
             self.requests = 0;
             self.allow(FloodKind::Resets, 1);
         }
+    }
+
+    /// A request was sent: its server may refuse or reset the stream after it was closed here.
+    pub fn request_sent(&mut self) {
+        self.allow(FloodKind::Ignored, 1);
     }
 
     /// `bytes` were sent to the peer: it may acknowledge them with WINDOW_UPDATE.
@@ -92,7 +123,7 @@ impl FrameAllowances {
             return;
         }
         self.refilled = now;
-        for (left, allowance) in self.left.iter_mut().zip(ALLOWED) {
+        for (left, allowance) in self.left.iter_mut().zip(self.allowed) {
             let more = allowance.each_second.saturating_mul(seconds);
             *left = left.saturating_add(more).min(allowance.burst);
         }
@@ -100,7 +131,7 @@ impl FrameAllowances {
 
     fn allow(&mut self, kind: FloodKind, more: u32) {
         let left = &mut self.left[kind as usize];
-        *left = left.saturating_add(more).min(ALLOWED[kind as usize].burst);
+        *left = left.saturating_add(more).min(self.allowed[kind as usize].burst);
     }
 }
 
@@ -120,8 +151,8 @@ mod tests {
     fn each_kind_has_its_burst_and_refills_up_to_it() {
         let kinds = [FloodKind::Resets, FloodKind::Pings, FloodKind::EmptyData, FloodKind::MadeResets];
         for kind in kinds {
-            let mut allowances = FrameAllowances::new(Duration::ZERO);
-            let RateAllowance { burst, each_second } = ALLOWED[kind as usize];
+            let mut allowances = FrameAllowances::of_client(Duration::ZERO);
+            let RateAllowance { burst, each_second } = OF_CLIENTS[kind as usize];
             assert_eq!(counted(&mut allowances, kind), burst);
             allowances.refill(Duration::from_millis(999));
             assert_eq!(counted(&mut allowances, kind), 0);
@@ -135,7 +166,7 @@ mod tests {
     /// The least efficient client answers each DATA frame with two updates, and may do so forever.
     #[test]
     fn window_updates_for_sent_data_are_free() {
-        let mut allowances = FrameAllowances::new(Duration::ZERO);
+        let mut allowances = FrameAllowances::of_client(Duration::ZERO);
         for _ in 0..limits::WINDOW_UPDATES.burst {
             allowances.sent(10);
             assert_eq!(allowances.count(FloodKind::WindowUpdates), Ok(()));
@@ -146,16 +177,16 @@ mod tests {
 
     #[test]
     fn requests_earn_resets_and_continuations() {
-        let mut allowances = FrameAllowances::new(Duration::ZERO);
+        let mut allowances = FrameAllowances::of_client(Duration::ZERO);
         for _ in 0..10_000 {
             for _ in 0..limits::REQUESTS_FOR_A_RESET {
-                allowances.request_began();
+                allowances.head_began();
             }
             assert_eq!(allowances.count(FloodKind::Resets), Ok(()));
         }
         let mut rapid = 0;
         while allowances.count(FloodKind::Resets).is_ok() {
-            allowances.request_began();
+            allowances.head_began();
             rapid += 1;
         }
         assert!((limits::RESETS.burst..2 * limits::RESETS.burst).contains(&rapid), "{rapid}");

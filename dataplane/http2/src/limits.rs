@@ -34,9 +34,9 @@ pub const FIELD_BYTES_FACTOR: usize = 16;
 /// Memory for fields that a connection keeps between requests. Larger heads are rare, and their memory is released.
 pub const FIELD_BYTES_KEPT: usize = 8 * 1024;
 
-/// Streams that the server reset whose frames in flight are not taken for a mistake: all that can be open with the
-/// proxy's limit of streams.
-pub const RESET_STREAMS_REMEMBERED: usize = 256;
+/// Streams that a client opens before it knows the server's SETTINGS_MAX_CONCURRENT_STREAMS: the smallest that RFC 9113
+/// 6.5.2 recommends.
+pub const STREAMS_BEFORE_SETTINGS: u32 = 100;
 
 /// Streams that a client's own mistakes made the server reset (MadeYouReset), over the connection's life. A correct
 /// client causes some only before it knows the limit of streams: those beyond it are refused.
@@ -75,3 +75,9 @@ pub const WINDOW_UPDATES: RateAllowance = RateAllowance { burst: 50_000, each_se
 /// Bytes sent that earn a client one more WINDOW_UPDATE: the smallest DATA frame with content has ten bytes, and the
 /// least efficient client answers each with two.
 pub const WINDOW_UPDATE_BYTES: u64 = 4;
+
+/// Frames of a kind that a client does not limit: each belongs to one of its own requests, and their number is limited.
+pub const UNLIMITED: RateAllowance = RateAllowance { burst: u32::MAX, each_second: 0 };
+
+/// DATA without content from a server, which many streams share: some frameworks flush an empty frame before each message.
+pub const SERVER_EMPTY_DATA: RateAllowance = RateAllowance { burst: 10_000, each_second: 10_000 };

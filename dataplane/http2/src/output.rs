@@ -3,8 +3,8 @@
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::error::ErrorCode;
-use crate::frame::{self, FrameHeader, HEADER_BYTES};
-use crate::hpack::HpackEncoder;
+use crate::frame::{self, FrameHeader, HEADER_BYTES, PREFACE};
+use crate::hpack::{HpackEncoder, RequestPseudoFields};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::settings;
 
@@ -13,6 +13,17 @@ use crate::settings;
 pub(crate) struct FrameOutput {
     bytes: BytesMut,
     pub(crate) encoder: HpackEncoder,
+    /// A name in lower case.
+    name: Vec<u8>,
+}
+
+/// What a header section begins with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum FieldSection<'a> {
+    Request(RequestPseudoFields<'a>),
+    /// With this status.
+    Response(u16),
+    Trailers,
 }
 
 impl FrameOutput {
@@ -68,22 +79,35 @@ impl FrameOutput {
         }
     }
 
-    /// Writes a header section: `status` is that of a response, none for trailers.
+    /// Writes what a client's connection begins with.
+    pub(crate) fn preface(&mut self) {
+        self.bytes.put_slice(PREFACE);
+    }
+
+    /// Writes a header section.
     pub(crate) fn fields<'f>(
         &mut self,
         stream: u32,
-        status: Option<u16>,
+        section: FieldSection<'_>,
         fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
         ends: bool,
     ) {
         let start = self.bytes.len();
         self.bytes.put_bytes(0, HEADER_BYTES);
         self.encoder.begin(&mut self.bytes);
-        if let Some(status) = status {
-            self.encoder.status(status, &mut self.bytes);
+        match section {
+            FieldSection::Request(head) => self.encoder.request(head, &mut self.bytes),
+            FieldSection::Response(status) => self.encoder.status(status, &mut self.bytes),
+            FieldSection::Trailers => {}
         }
         for (name, value) in fields {
-            self.encoder.field(name, value, &mut self.bytes);
+            if name.iter().any(u8::is_ascii_uppercase) {
+                self.name.clear();
+                self.name.extend(name.iter().map(u8::to_ascii_lowercase));
+                self.encoder.field(&self.name, value, &mut self.bytes);
+            } else {
+                self.encoder.field(name, value, &mut self.bytes);
+            }
         }
         let length = self.bytes.len() - start - HEADER_BYTES;
         let end = if ends { frame::END_STREAM } else { 0 };

@@ -19,17 +19,27 @@ pub const NO_RFC7540_PRIORITIES: u16 = 0x9;
 /// The largest value of SETTINGS_MAX_FRAME_SIZE.
 const FRAME_BYTES_UPPER: u32 = (1 << 24) - 1;
 
-/// The settings of a client that matter to a server.
+/// The settings of a peer that matter here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerSettings {
     pub header_table_bytes: u32,
     pub initial_window: u32,
     pub frame_bytes_max: u32,
+    /// Streams that a client may have open.
+    pub streams_max: u32,
+    /// A server must not push, and so must not announce it (RFC 9113 6.5.2).
+    pub pushes: bool,
 }
 
 impl Default for PeerSettings {
     fn default() -> Self {
-        Self { header_table_bytes: 4096, initial_window: WINDOW_BYTES_DEFAULT, frame_bytes_max: FRAME_BYTES_MAX as u32 }
+        Self {
+            header_table_bytes: 4096,
+            initial_window: WINDOW_BYTES_DEFAULT,
+            frame_bytes_max: FRAME_BYTES_MAX as u32,
+            streams_max: u32::MAX,
+            pushes: false,
+        }
     }
 }
 
@@ -48,6 +58,8 @@ impl PeerSettings {
                 ENABLE_PUSH | ENABLE_CONNECT_PROTOCOL | NO_RFC7540_PRIORITIES if value > 1 => {
                     return Err(ConnectionFault::SettingValue);
                 }
+                ENABLE_PUSH => self.pushes = value == 1,
+                MAX_CONCURRENT_STREAMS => self.streams_max = value,
                 INITIAL_WINDOW_SIZE if i64::from(value) > WINDOW_BYTES_MAX => {
                     return Err(ConnectionFault::InitialWindow);
                 }
@@ -83,7 +95,12 @@ mod tests {
     #[test]
     fn settings_are_read_and_invalid_values_are_errors() {
         let peer = read(&[(INITIAL_WINDOW_SIZE, 7), (0xbeef, 9), (MAX_FRAME_SIZE, 1 << 20), (HEADER_TABLE_SIZE, 0)]);
-        let expected = PeerSettings { header_table_bytes: 0, initial_window: 7, frame_bytes_max: 1 << 20 };
+        let expected = PeerSettings {
+            header_table_bytes: 0,
+            initial_window: 7,
+            frame_bytes_max: 1 << 20,
+            ..PeerSettings::default()
+        };
         assert_eq!(peer, Ok(expected));
         for (id, value, fault) in [
             (ENABLE_PUSH, 2, ConnectionFault::SettingValue),

@@ -5,7 +5,7 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 use crate::error::ErrorCode;
-use crate::limits::{RESET_STREAMS_REMEMBERED, WINDOW_BYTES_MAX};
+use crate::limits::WINDOW_BYTES_MAX;
 use crate::priority::ResponsePriority;
 
 /// Identifies a stream, also after it has ended: a slot that is used again has another stream's number.
@@ -29,9 +29,9 @@ impl StreamKey {
     }
 }
 
-/// What was sent of a response.
+/// What was sent on a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ResponseState {
+pub(crate) enum SendingState {
     Head,
     Body,
     Ended,
@@ -39,34 +39,40 @@ pub(crate) enum ResponseState {
 
 /// One stream.
 #[derive(Debug)]
-pub(crate) struct ServerStream {
+pub(crate) struct StreamSlot {
     pub(crate) id: u32,
-    pub(crate) response: ResponseState,
-    /// The client may still send DATA.
+    pub(crate) sending: SendingState,
+    /// The peer may still send DATA.
     pub(crate) receiving: bool,
+    /// The head was received: of a request, or the final one of a response.
+    pub(crate) head_received: bool,
+    /// The response has no content, whatever length it announces: of HEAD.
+    pub(crate) is_head: bool,
     /// The error that ended the stream early.
     pub(crate) reset: Option<ErrorCode>,
     /// The caller has not detached it yet.
     pub(crate) attached: bool,
     /// Bytes that may be sent. Negative after a smaller SETTINGS_INITIAL_WINDOW_SIZE.
     pub(crate) send_window: i64,
-    /// Bytes that the client may send.
+    /// Bytes that the peer may send.
     pub(crate) receive_window: u32,
     /// Bytes that were received, and neither released nor returned to the window of the connection.
     pub(crate) unreleased: u32,
-    /// Bytes that were released and not announced to the client.
+    /// Bytes that were released and not announced to the peer.
     pub(crate) unannounced: u32,
-    /// Bytes of the body that are still to come, if the request announced them.
+    /// Bytes of the body that are still to come, if its head announced them.
     pub(crate) length_left: Option<u64>,
     pub(crate) priority: ResponsePriority,
 }
 
-impl ServerStream {
+impl StreamSlot {
     fn new(id: u32, send_window: u32, receive_window: u32) -> Self {
         Self {
             id,
-            response: ResponseState::Head,
+            sending: SendingState::Head,
             receiving: true,
+            head_received: false,
+            is_head: false,
             reset: None,
             attached: true,
             send_window: i64::from(send_window),
@@ -79,7 +85,7 @@ impl ServerStream {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.reset.is_some() || !self.receiving && self.response == ResponseState::Ended
+        self.reset.is_some() || !self.receiving && self.sending == SendingState::Ended
     }
 }
 
@@ -95,12 +101,12 @@ pub(crate) fn grow(window: &mut i64, by: i64) -> bool {
 /// The streams of one connection.
 #[derive(Debug)]
 pub(crate) struct StreamTable {
-    slots: Vec<ServerStream>,
+    slots: Vec<StreamSlot>,
     free: Vec<u32>,
     /// Slots of streams that are not closed, by number.
     open: HashMap<u32, u32, RandomState>,
     slots_max: usize,
-    /// Numbers of streams that the server reset last, in a circle.
+    /// Numbers of streams that this end reset last, in a circle: as many as there are slots.
     resets: Vec<u32>,
     next_reset: usize,
 }
@@ -124,7 +130,7 @@ impl StreamTable {
 
     /// Opens a stream. `None`: all slots are taken, some by streams that have ended and are still attached.
     pub(crate) fn open(&mut self, id: u32, send_window: u32, receive_window: u32) -> Option<StreamKey> {
-        let state = ServerStream::new(id, send_window, receive_window);
+        let state = StreamSlot::new(id, send_window, receive_window);
         let slot = match self.free.pop() {
             Some(slot) => {
                 self.slots[slot as usize] = state;
@@ -146,16 +152,38 @@ impl StreamTable {
     }
 
     /// The stream, if it is attached or not closed.
-    pub(crate) fn get(&self, key: StreamKey) -> Option<&ServerStream> {
+    pub(crate) fn get(&self, key: StreamKey) -> Option<&StreamSlot> {
         self.slots.get(key.slot()).filter(|stream| stream.id == key.id)
     }
 
-    pub(crate) fn get_mut(&mut self, key: StreamKey) -> Option<&mut ServerStream> {
+    pub(crate) fn get_mut(&mut self, key: StreamKey) -> Option<&mut StreamSlot> {
         self.slots.get_mut(key.slot()).filter(|stream| stream.id == key.id)
     }
 
+    /// Whether another stream can be opened.
+    pub(crate) fn has_free_slot(&self) -> bool {
+        !self.free.is_empty() || self.slots.len() < self.slots_max
+    }
+
+    /// Closes the open streams with higher numbers than `last`, which the peer does not serve.
+    pub(crate) fn close_after(&mut self, last: u32) {
+        let (slots, free) = (&mut self.slots, &mut self.free);
+        self.open.retain(|id, slot| {
+            let is_served = *id <= last;
+            let stream = &mut slots[*slot as usize];
+            if !is_served {
+                stream.reset = Some(ErrorCode::RefusedStream);
+            }
+            if !is_served && !stream.attached {
+                stream.id = 0;
+                free.push(*slot);
+            }
+            is_served
+        });
+    }
+
     /// All streams that are not closed.
-    pub(crate) fn for_each_open(&mut self, mut each: impl FnMut(&mut ServerStream)) {
+    pub(crate) fn for_each_open(&mut self, mut each: impl FnMut(&mut StreamSlot)) {
         for slot in self.open.values() {
             each(&mut self.slots[*slot as usize]);
         }
@@ -174,13 +202,13 @@ impl StreamTable {
         }
     }
 
-    /// The server reset this stream: frames to it that are in flight are no mistake.
+    /// This end reset the stream: frames to it that are in flight are no mistake.
     pub(crate) fn remember_reset(&mut self, id: u32) {
-        if self.resets.len() < RESET_STREAMS_REMEMBERED {
+        if self.resets.len() < self.slots_max {
             self.resets.push(id);
-        } else {
-            self.resets[self.next_reset] = id;
-            self.next_reset = (self.next_reset + 1) % RESET_STREAMS_REMEMBERED;
+        } else if let Some(oldest) = self.resets.get_mut(self.next_reset) {
+            *oldest = id;
+            self.next_reset = (self.next_reset + 1) % self.slots_max;
         }
     }
 
@@ -217,9 +245,20 @@ mod tests {
     #[test]
     fn last_resets_are_remembered() {
         let mut table = StreamTable::new(2);
-        for id in 0..=RESET_STREAMS_REMEMBERED as u32 {
+        for id in [1, 3, 5] {
             table.remember_reset(id);
         }
-        assert!(!table.was_reset(0) && table.was_reset(1) && table.was_reset(RESET_STREAMS_REMEMBERED as u32));
+        assert!(!table.was_reset(1) && table.was_reset(3) && table.was_reset(5));
+    }
+
+    #[test]
+    fn streams_after_the_last_one_are_closed() {
+        let mut table = StreamTable::new(3);
+        let [first, second, third] = [1, 3, 5].map(|id| table.open(id, 10, 10).unwrap());
+        table.get_mut(third).unwrap().attached = false;
+        table.close_after(1);
+        assert_eq!((table.open_count(), table.find(1)), (1, Some(first)));
+        assert_eq!(table.get(second).unwrap().reset, Some(ErrorCode::RefusedStream));
+        assert!(table.get(third).is_none() && table.has_free_slot());
     }
 }

@@ -1,15 +1,19 @@
 //! Against another implementation: a client of the `h2` crate exchanges requests and responses with a
-//! [`ServerConnection`], and both must see the same fields, content and trailers.
+//! [`Connection`], and both must see the same fields, content and trailers.
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request};
+use http::Request;
 use proptest::prelude::*;
-use sluicegate_http2::{ConnectionConfig, Event, FieldBlock, ServerConnection, StreamKey};
+use sluicegate_http2::{Connection, ConnectionConfig, Event, StreamKey};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+
+mod support;
+
+use support::messages::{Message, any_message, fields_of, grouped, map_of, sorted};
 
 const CONFIG: ConnectionConfig = ConnectionConfig {
     streams_max: 100,
@@ -21,36 +25,9 @@ const CONFIG: ConnectionConfig = ConnectionConfig {
     tunnels: false,
 };
 
-type Fields = Vec<(String, Vec<u8>)>;
-
-/// One side of an exchange.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Message {
-    fields: Fields,
-    body: Vec<u8>,
-    trailers: Option<Fields>,
-}
-
-fn fields_of(block: &FieldBlock) -> Fields {
-    block.fields().map(|(name, value)| (String::from_utf8(name.to_vec()).unwrap(), value.to_vec())).collect()
-}
-
-/// As `h2` orders them: by name.
-fn grouped(map: &HeaderMap) -> Fields {
-    map.iter().map(|(name, value)| (name.as_str().to_owned(), value.as_bytes().to_vec())).collect()
-}
-
-fn map_of(fields: &Fields) -> HeaderMap {
-    let mut map = HeaderMap::new();
-    for (name, value) in fields {
-        map.append(HeaderName::from_bytes(name.as_bytes()).unwrap(), HeaderValue::from_bytes(value).unwrap());
-    }
-    map
-}
-
 /// The server: keeps requests, and sends each its response once it has ended.
 struct Server {
-    connection: ServerConnection,
+    connection: Connection,
     responses: VecDeque<Message>,
     requests: HashMap<StreamKey, Message>,
     done: Vec<Message>,
@@ -82,7 +59,7 @@ impl Server {
 
     fn event(&mut self, event: Event, input: &[u8]) {
         match event {
-            Event::Request { stream, ends } => {
+            Event::Head { stream, ends } => {
                 let fields = fields_of(self.connection.fields());
                 self.requests.insert(stream, Message { fields, ..Message::default() });
                 if ends {
@@ -101,6 +78,7 @@ impl Server {
             Event::Ended { stream } => self.answer(stream),
             Event::WindowGrew { .. } => self.send(),
             Event::Reset { code, .. } => panic!("{code:?}"),
+            Event::Interim { .. } | Event::GoAway { .. } => unreachable!("only a server sends them"),
         }
     }
 
@@ -158,37 +136,6 @@ async fn call(client: h2::client::SendRequest<Bytes>, message: Message) -> Messa
     received
 }
 
-fn any_fields() -> impl Strategy<Value = Fields> {
-    let names = vec!["accept", "cookie", "x-a", "x-b", "set-cookie", "content-type", "user-agent", "etag"];
-    let value = prop_oneof![
-        "[ -~]{0,20}".prop_map(String::into_bytes),
-        proptest::collection::vec(proptest::sample::select(vec![b'a', b'0', 0x80, 0xff, b'~']), 0..700),
-    ];
-    // Values without blanks around them, which are a matter of another layer.
-    let value = value.prop_map(|value| value.trim_ascii().to_vec());
-    proptest::collection::vec((proptest::sample::select(names), value), 0..10)
-        .prop_map(|fields| fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
-}
-
-fn any_message() -> impl Strategy<Value = Message> {
-    let body = proptest::sample::select(vec![0, 1, 100, 4_999, 20_000, 100_000]);
-    (any_fields(), body, any::<u8>(), proptest::option::weighted(0.3, any_fields())).prop_map(
-        |(fields, length, byte, trailers)| Message {
-            fields,
-            body: (0..length).map(|at| byte.wrapping_add((at % 251) as u8)).collect(),
-            trailers: trailers.filter(|trailers| !trailers.is_empty()),
-        },
-    )
-}
-
-fn sorted(mut message: Message) -> Message {
-    message.fields = grouped(&map_of(&message.fields));
-    message.trailers = message.trailers.map(|trailers| grouped(&map_of(&trailers)));
-    message.fields.sort();
-    message.trailers.iter_mut().for_each(|trailers| trailers.sort());
-    message
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
@@ -201,7 +148,7 @@ proptest! {
         let (requests, responses): (Vec<_>, Vec<_>) = exchanges.into_iter().unzip();
         let (ours, theirs) = tokio::io::duplex(50_000);
         let server = Server {
-            connection: ServerConnection::new(CONFIG, Duration::ZERO),
+            connection: Connection::server(CONFIG, Duration::ZERO),
             responses: responses.iter().cloned().collect(),
             requests: HashMap::new(),
             done: Vec::new(),

@@ -55,7 +55,7 @@ fn head_in_many_frames_is_read_and_a_large_one_is_written() {
     let (first, rest) = block.split_at(2);
     let frames = [frame(HEADERS, END, 1, first), frame(CONTINUATION, 0, 1, &[]), frame(CONTINUATION, WHOLE, 1, rest)];
     let events = client.send(&frames.concat()).unwrap();
-    let [Event::Request { stream, ends: true }] = events[..] else { panic!("{events:?}") };
+    let [Event::Head { stream, ends: true }] = events[..] else { panic!("{events:?}") };
     assert_eq!(client.server.fields().len(), 1);
 
     let large = vec![b'{'; 40_000]; // longer with Huffman's code

@@ -10,7 +10,7 @@ use sluicegate_http2::frame::{
     CONTINUATION, DATA, GOAWAY, HEADERS, PADDED, PING, PREFACE, PRIORITY, PRIORITY_UPDATE, PUSH_PROMISE, RST_STREAM,
     SETTINGS, WINDOW_UPDATE, WITH_PRIORITY,
 };
-use sluicegate_http2::{ConnectionFault, ServerConnection};
+use sluicegate_http2::{Connection, ConnectionFault};
 use std::time::Duration;
 use support::{CONFIG, END, GET, POST, TestClient, WHOLE, field, frame};
 
@@ -115,7 +115,7 @@ fn connection_begins_with_preface_and_settings() {
         ([&PREFACE[..], &get(1)].concat(), ConnectionFault::SettingsExpected),
         ([&PREFACE[..], &frame(0xbe, 0, 0, &[])].concat(), ConnectionFault::SettingsExpected),
     ] {
-        let mut server = ServerConnection::new(CONFIG, Duration::ZERO);
+        let mut server = Connection::server(CONFIG, Duration::ZERO);
         assert_eq!(server.receive(&bytes, &mut 0, Duration::ZERO), Err(fault));
         server.fail(fault);
         let output = server.take_output();
@@ -254,7 +254,7 @@ fn streams_that_end_at_once_end_the_connection() {
             match client.send(&bytes) {
                 Ok(events) => {
                     for event in events {
-                        if let sluicegate_http2::Event::Request { stream, .. } = event {
+                        if let sluicegate_http2::Event::Head { stream, .. } = event {
                             requests += 1;
                             client.server.detach(stream);
                         }

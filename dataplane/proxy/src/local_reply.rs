@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::h2::Reason;
 use bytes::Bytes;
 use contract::counters::LOCAL_REPLY_REASONS;
 use contract::table::HeaderChanges;
@@ -12,6 +11,7 @@ use contract::table::authentication::AuthenticationError;
 
 use codec::http::LocalResponse;
 use codec::http::{MalformedHttp, Method, RequestHead};
+use protocol::h2::ErrorCode;
 
 /// Value of `Allow` in a 405.
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
@@ -100,11 +100,11 @@ pub enum LocalReply {
     /// The instance closed the connection before it sent a response head.
     UpstreamClosed(Box<str>),
     /// The instance reset the HTTP/2 stream with this error code.
-    UpstreamReset(Box<str>, Reason),
+    UpstreamReset(Box<str>, ErrorCode),
     /// The response is not valid HTTP/1.
     UpstreamMalformed(Box<str>, MalformedHttp),
     /// The response is not valid HTTP/2.
-    UpstreamProtocolError(Box<str>, Reason),
+    UpstreamProtocolError(Box<str>, ErrorCode),
     /// A response timeout of the route has passed.
     ResponseTimeout,
     /// The core drains.
@@ -375,10 +375,10 @@ impl fmt::Display for LocalReply {
                 write!(f, "the instance of {backend} sent an invalid HTTP response: {}", why.sentence())
             }
             Self::UpstreamReset(backend, why) => {
-                write!(f, "the instance of {backend} reset the stream: {}", why.description())
+                write!(f, "the instance of {backend} reset the stream: {why}")
             }
             Self::UpstreamProtocolError(backend, why) => {
-                write!(f, "the instance of {backend} sent an invalid HTTP/2 response: {}", why.description())
+                write!(f, "the instance of {backend} sent an invalid HTTP/2 response: {why}")
             }
             Self::ResponseTimeout => f.write_str("request timeout"),
             Self::Draining => f.write_str("the server is stopping"),

@@ -9,10 +9,10 @@ use http::{Request, Response};
 use ring::sim::{FaultProfile, Simulation};
 use ring::{Chunk, Ring, RingStream};
 use sluicegate_dataplane::core::CoreLimits;
-use sluicegate_dataplane::h2::io::Http2Io;
 use sluicegate_dataplane::table::{Backend, OwnTimeout, Protocol, RequestTimeouts};
 
 use crate::fixture::{ProxyFixture, backend, raw_instance, read_through, run_with_proxy};
+use crate::http2_io::Http2Io;
 use crate::streams::whole;
 
 const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::H2c];

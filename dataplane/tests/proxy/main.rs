@@ -6,6 +6,7 @@ mod bodies;
 mod cut;
 mod external_authorization;
 mod fixture;
+mod http2_io;
 mod http2_responses;
 mod idle;
 mod life;

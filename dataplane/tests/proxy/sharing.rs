@@ -16,10 +16,10 @@ use http::{HeaderValue, Method, Request, Response};
 use ring::sim::{FaultProfile, Simulation};
 use ring::{Chunk, Ring, RingOptions, RingStream};
 use sluicegate_dataplane::core::CoreLimits;
-use sluicegate_dataplane::h2::io::Http2Io;
 use sluicegate_dataplane::table::{Backend, Protocol};
 
 use crate::fixture::{ProxyFixture, backend, on_every_driver, raw_instance, run_with_proxy, unused_address};
+use crate::http2_io::Http2Io;
 use crate::streams::{STALL_MAX, connect, whole};
 
 /// An instance that serves each stream in a task of `answer`, and counts its connections. A request for `/last` makes

@@ -16,13 +16,13 @@ use http::{Request, Response, Uri};
 use ring::sim::{FaultProfile, Simulation};
 use ring::{Chunk, Ring, RingStream};
 use sluicegate_dataplane::core::CoreLimits;
-use sluicegate_dataplane::h2::io::Http2Io;
 use sluicegate_dataplane::load::BackendLoad;
 use sluicegate_dataplane::table::{Backend, Protocol, RequestTimeouts};
 
 use crate::fixture::{
     ProxyFixture, Reply, backend, for_every_seed, instance, ok, on_every_driver, raw_instance, run_with_proxy,
 };
+use crate::http2_io::Http2Io;
 
 pub(crate) const STALL_MAX: Duration = Duration::from_secs(2);
 /// Streams of a connection in a test with faults.

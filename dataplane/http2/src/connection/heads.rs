@@ -1,6 +1,6 @@
-//! Header sections: requests and trailers.
+//! Header sections: requests, and the trailers of both roles.
 
-use super::{Event, OpenBlock, ResponsePriority, ServerConnection, first_u31};
+use super::{Connection, ConnectionRole, Event, FieldSection, OpenBlock, ResponsePriority, first_u31};
 use crate::error::{ConnectionFault, ErrorCode, StreamFault};
 use crate::field_block::MalformedFields;
 use crate::frame::{self, FrameHeader};
@@ -12,16 +12,19 @@ const FIELDS_TOO_LARGE: u16 = 431;
 /// The priority before the block of HEADERS.
 const PRIORITY_BYTES: usize = 5;
 
-impl ServerConnection {
+impl Connection {
     pub(super) fn headers(&mut self, header: FrameHeader, payload: &[u8]) -> Result<Option<Event>, ConnectionFault> {
         let FrameHeader { stream, .. } = header;
         if stream == 0 {
             return Err(ConnectionFault::StreamId);
         }
         if stream.is_multiple_of(2) {
-            return Err(ConnectionFault::EvenStream);
+            return Err(match self.role {
+                ConnectionRole::Server => ConnectionFault::EvenStream,
+                ConnectionRole::Client => ConnectionFault::PushedStream,
+            });
         }
-        self.allowances.request_began();
+        self.allowances.head_began();
         let block = block_of(header, payload)?;
         let ends = header.has(frame::END_STREAM);
         if header.has(frame::END_HEADERS) {
@@ -66,6 +69,9 @@ impl ServerConnection {
         self.fields.clear();
         let (fields, bytes_max) = (&mut self.fields, FIELD_BYTES_FACTOR * self.config.header_list_bytes_max as usize);
         self.decoder.decode(block, bytes_max, |name, value| fields.push(name, value))?;
+        if self.role == ConnectionRole::Client {
+            return self.response_section(stream, ends);
+        }
         if stream > self.last_stream {
             self.last_stream = stream;
             return if self.is_ignored(stream) { Ok(None) } else { self.request(stream, ends) };
@@ -90,16 +96,17 @@ impl ServerConnection {
         let length = self.fields.content_length().filter(|_| !ends);
         if let Some(state) = self.streams.get_mut(key) {
             state.receiving = !ends;
+            state.head_received = true;
             state.length_left = length;
             state.priority = priority.unwrap_or_default();
         }
-        Ok(Some(Event::Request { stream: key, ends }))
+        Ok(Some(Event::Head { stream: key, ends }))
     }
 
     /// Answers a request whose fields were not all kept.
     fn refuse_too_large(&mut self, stream: u32, ends: bool) -> Result<(), ConnectionFault> {
         let length: [(&[u8], &[u8]); 1] = [(b"content-length", b"0")];
-        self.output.fields(stream, Some(FIELDS_TOO_LARGE), length.into_iter(), true);
+        self.output.fields(stream, FieldSection::Response(FIELDS_TOO_LARGE), length.into_iter(), true);
         if !ends {
             self.output.reset(stream, ErrorCode::NoError);
             self.streams.remember_reset(stream);
@@ -107,7 +114,7 @@ impl ServerConnection {
         Ok(self.allowances.count(FloodKind::MadeResets)?)
     }
 
-    fn trailers(&mut self, stream: u32, ends: bool) -> Result<Option<Event>, ConnectionFault> {
+    pub(super) fn trailers(&mut self, stream: u32, ends: bool) -> Result<Option<Event>, ConnectionFault> {
         let Some(key) = self.streams.find(stream) else {
             let may_be_late = self.is_ignored(stream) || self.streams.was_reset(stream);
             return if may_be_late { Ok(None) } else { Err(ConnectionFault::ClosedStream) };

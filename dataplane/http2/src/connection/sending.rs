@@ -1,10 +1,10 @@
-//! What a server sends.
+//! What both roles send, and the responses of a server.
 
-use super::{ANY_STREAM, ResponseState, SHUTDOWN_PING, ServerConnection, ShutdownState};
+use super::{ANY_STREAM, Connection, ConnectionRole, FieldSection, SHUTDOWN_PING, SendingState, ShutdownState};
 use crate::error::{ConnectionFault, ErrorCode, StreamGone};
-use crate::stream_table::{ServerStream, StreamKey};
+use crate::stream_table::{StreamKey, StreamSlot};
 
-impl ServerConnection {
+impl Connection {
     /// Whether the bytes to send are fewer than the limit. More may be sent anyway, except of DATA, but callers that
     /// wait bound the memory.
     #[must_use]
@@ -20,21 +20,22 @@ impl ServerConnection {
         fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
         ends: bool,
     ) -> Result<(), StreamGone> {
-        let state = self.sendable(stream, ResponseState::Head)?;
+        let state = self.sendable(stream, SendingState::Head)?;
         if status >= 200 {
-            state.response = if ends { ResponseState::Ended } else { ResponseState::Body };
+            state.sending = if ends { SendingState::Ended } else { SendingState::Body };
         }
-        self.output.fields(stream.id(), Some(status), fields, ends);
+        self.output.fields(stream.id(), FieldSection::Response(status), fields, ends);
         self.streams.settle(stream);
         Ok(())
     }
 
     /// Sends content, and returns how many bytes were accepted: as many as the windows of the stream and the connection
-    /// and the limit of the output allow. `ends`: the response ends with the last byte of `data`.
+    /// and the limit of the output allow. `ends`: the message ends with the last byte of
+    /// `data`.
     pub fn send_data(&mut self, stream: StreamKey, data: &[u8], ends: bool) -> Result<usize, StreamGone> {
         let capacity = self.config.output_bytes_max.saturating_sub(self.output.len());
         let connection_window = self.send_window;
-        let state = self.sendable(stream, ResponseState::Body)?;
+        let state = self.sendable(stream, SendingState::Body)?;
         let window = usize::try_from(state.send_window.min(connection_window)).unwrap_or(0);
         let accepted = data.len().min(window).min(capacity);
         if accepted == 0 && !(data.is_empty() && ends) {
@@ -43,7 +44,7 @@ impl ServerConnection {
         let ends = ends && accepted == data.len();
         state.send_window -= accepted as i64;
         if ends {
-            state.response = ResponseState::Ended;
+            state.sending = SendingState::Ended;
         }
         self.send_window -= accepted as i64;
         self.output.data(stream.id(), &data[..accepted], ends);
@@ -51,14 +52,14 @@ impl ServerConnection {
         Ok(accepted)
     }
 
-    /// Ends a response with trailers. Names of fields are in lower case.
+    /// Ends a message with trailers. Names of fields are in lower case.
     pub fn send_trailers<'f>(
         &mut self,
         stream: StreamKey,
         fields: impl Iterator<Item = (&'f [u8], &'f [u8])>,
     ) -> Result<(), StreamGone> {
-        self.sendable(stream, ResponseState::Body)?.response = ResponseState::Ended;
-        self.output.fields(stream.id(), None, fields, true);
+        self.sendable(stream, SendingState::Body)?.sending = SendingState::Ended;
+        self.output.fields(stream.id(), FieldSection::Trailers, fields, true);
         self.streams.settle(stream);
         Ok(())
     }
@@ -84,9 +85,9 @@ impl ServerConnection {
         state.attached = false;
         let unreleased = std::mem::take(&mut state.unreleased);
         // The client may stop sending a request that was answered (RFC 9113 8.1).
-        let code = match state.response {
-            ResponseState::Ended => ErrorCode::NoError,
-            ResponseState::Head | ResponseState::Body => ErrorCode::Cancel,
+        let code = match (self.role, state.sending) {
+            (ConnectionRole::Server, SendingState::Ended) => ErrorCode::NoError,
+            _ => ErrorCode::Cancel,
         };
         match state.is_closed() {
             true => self.streams.settle(stream),
@@ -95,7 +96,7 @@ impl ServerConnection {
         self.release_connection(unreleased);
     }
 
-    /// Bytes of a request were forwarded: its client may send as many more.
+    /// Bytes of a message were forwarded: the peer may send as many more.
     pub fn release(&mut self, stream: StreamKey, bytes: usize) {
         let Some(state) = self.streams.get_mut(stream) else { return };
         let bytes = state.unreleased.min(u32::try_from(bytes).unwrap_or(u32::MAX));
@@ -126,9 +127,18 @@ impl ServerConnection {
         matches!(self.shutdown, ShutdownState::Last(_)) && self.streams.open_count() == 0
     }
 
-    /// Tells the client why its connection ends.
+    /// Tells the peer why its connection ends.
     pub fn fail(&mut self, fault: ConnectionFault) {
-        self.output.goaway(self.last_stream, fault.code());
+        self.end(fault.code());
+    }
+
+    /// Tells the peer that the connection ends.
+    pub fn end(&mut self, code: ErrorCode) {
+        let served = match self.role {
+            ConnectionRole::Server => self.last_stream,
+            ConnectionRole::Client => 0, // a server opens none
+        };
+        self.output.goaway(served, code);
     }
 
     pub(super) fn release_connection(&mut self, bytes: u32) {
@@ -141,8 +151,8 @@ impl ServerConnection {
     }
 
     /// The stream, if its response is in this state.
-    fn sendable(&mut self, stream: StreamKey, response: ResponseState) -> Result<&mut ServerStream, StreamGone> {
+    fn sendable(&mut self, stream: StreamKey, sending: SendingState) -> Result<&mut StreamSlot, StreamGone> {
         let state = self.streams.get_mut(stream);
-        state.filter(|state| state.reset.is_none() && state.response == response).ok_or(StreamGone)
+        state.filter(|state| state.reset.is_none() && state.sending == sending).ok_or(StreamGone)
     }
 }

@@ -1,4 +1,4 @@
-//! Encodes the fields of responses (RFC 7541 6).
+//! Encodes the fields of requests and responses (RFC 7541 6).
 //!
 //! A field that was sent before is one or two bytes, if it is still in the table. Fields whose values rarely repeat are
 //! not added to the table, and secrets never are (RFC 7541 7.1.3).
@@ -29,6 +29,15 @@ impl Default for HpackEncoder {
     fn default() -> Self {
         Self { table: DynamicTable::new(HPACK_TABLE_BYTES), resized_to: None, peer_max: HPACK_TABLE_BYTES }
     }
+}
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestPseudoFields<'a> {
+    pub method: &'a [u8],
+    pub scheme: &'a [u8],
+    pub authority: &'a [u8],
+    pub path: &'a [u8],
 }
 
 /// How a field is written.
@@ -72,6 +81,25 @@ impl HpackEncoder {
         }
     }
 
+    /// Writes the pseudo-fields of a request. Paths are not added to the table: most repeat too rarely.
+    pub fn request(&mut self, head: RequestPseudoFields<'_>, out: &mut BytesMut) {
+        match head.method {
+            b"GET" => out.put_u8(0x80 | static_table::METHOD_GET),
+            b"POST" => out.put_u8(0x80 | static_table::METHOD_POST),
+            method => self.field(b":method", method, out),
+        }
+        match head.scheme {
+            b"https" => out.put_u8(0x80 | static_table::SCHEME_HTTPS),
+            b"http" => out.put_u8(0x80 | static_table::SCHEME_HTTP),
+            scheme => self.field(b":scheme", scheme, out),
+        }
+        self.field(b":authority", head.authority, out);
+        match head.path {
+            b"/" => out.put_u8(0x80 | static_table::PATH_ROOT),
+            path => self.field(b":path", path, out),
+        }
+    }
+
     /// Writes a field. Its name is in lower case.
     pub fn field(&mut self, name: &[u8], value: &[u8], out: &mut BytesMut) {
         let known_name = static_table::name(name);
@@ -96,9 +124,16 @@ impl HpackEncoder {
 
 fn indexing(name: &[u8], value: &[u8]) -> FieldIndexing {
     match name {
-        b"set-cookie" | b"www-authenticate" | b"proxy-authenticate" | b"authorization" => FieldIndexing::Never,
+        b"set-cookie"
+        | b"www-authenticate"
+        | b"proxy-authenticate"
+        | b"authorization"
+        | b"proxy-authorization"
+        | b"cookie" => FieldIndexing::Never,
         b"content-length" | b"content-range" | b"etag" | b"last-modified" | b"expires" | b"age" | b"location"
         | b"traceparent" | b"server-timing" | b"x-request-id" | b"grpc-message" => FieldIndexing::Without,
+        b":path" | b"referer" | b"range" | b"if-none-match" | b"if-modified-since" | b"tracestate" | b"forwarded"
+        | b"x-forwarded-for" | b"x-real-ip" => FieldIndexing::Without,
         _ if name.len() + value.len() > HPACK_ENTRY_BYTES_MAX => FieldIndexing::Without,
         _ => FieldIndexing::Incremental,
     }

@@ -1,5 +1,4 @@
-//! Header compression (RFC 7541): a [`HpackDecoder`] for requests, and an [`HpackEncoder`] for responses that remembers what it
-//! sent.
+//! Header compression (RFC 7541): an [`HpackDecoder`], and an [`HpackEncoder`] that remembers what it sent.
 
 mod decoder;
 mod dynamic_table;
@@ -9,7 +8,7 @@ mod integer;
 mod static_table;
 
 pub use decoder::HpackDecoder;
-pub use encoder::HpackEncoder;
+pub use encoder::{HpackEncoder, RequestPseudoFields};
 
 /// Overhead of a field beyond its name and value (RFC 7541 4.1).
 pub const FIELD_OVERHEAD: usize = 32;

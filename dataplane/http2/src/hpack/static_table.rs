@@ -35,10 +35,34 @@ pub(super) const fn status(status: u16) -> Option<u8> {
 /// The index of `:status`, for those that are not in the table.
 pub(super) const STATUS_NAME: u8 = 8;
 
-/// The index of the first entry with this name. Only names of responses: requests are not encoded.
+// Pseudo-fields of requests that the table contains whole.
+pub(super) const METHOD_GET: u8 = 2;
+pub(super) const METHOD_POST: u8 = 3;
+pub(super) const PATH_ROOT: u8 = 4;
+pub(super) const SCHEME_HTTP: u8 = 6;
+pub(super) const SCHEME_HTTPS: u8 = 7;
+
+/// The index of the first entry with this name.
 pub(super) fn name(name: &[u8]) -> Option<u8> {
     let index = match name {
+        b":authority" => 1,
+        b":method" => METHOD_GET,
+        b":path" => PATH_ROOT,
+        b":scheme" => SCHEME_HTTP,
         b":status" => STATUS_NAME,
+        b"accept-encoding" => 16,
+        b"accept-language" => 17,
+        b"accept" => 19,
+        b"authorization" => 23,
+        b"cookie" => 32,
+        b"expect" => 35,
+        b"if-modified-since" => 40,
+        b"if-none-match" => 41,
+        b"if-range" => 42,
+        b"proxy-authorization" => 49,
+        b"range" => 50,
+        b"referer" => 51,
+        b"user-agent" => 58,
         b"accept-ranges" => 18,
         b"access-control-allow-origin" => 20,
         b"age" => 21,
@@ -86,5 +110,14 @@ mod tests {
             }
         }
         assert_eq!(name(b"x-custom"), None);
+        for (index, entry) in [
+            (METHOD_GET, (":method", "GET")),
+            (METHOD_POST, (":method", "POST")),
+            (PATH_ROOT, (":path", "/")),
+            (SCHEME_HTTP, (":scheme", "http")),
+            (SCHEME_HTTPS, (":scheme", "https")),
+        ] {
+            assert_eq!(ENTRIES[usize::from(index) - 1], entry);
+        }
     }
 }

@@ -13,8 +13,9 @@ use ring::Ring;
 
 use super::heads::{TranslatedRequest, from_client};
 use super::limits;
-use super::server::{self, DetectedHttp2};
-use super::stream::{Http2Stream, RequestPart};
+use super::server::{self, DetectedHttp2, OpenStreamGuard, OpenedStream};
+use super::shared_streams::MessagePart;
+use super::stream::Http2Stream;
 use crate::http::body_budget::{BodyBudget, BodyReservation};
 use crate::http::buffers::by;
 use crate::http::date;
@@ -48,13 +49,14 @@ pub async fn serve_buffered<R, H>(
     H: AsyncFn(RequestView<'_>, Bytes) -> LocalResponse + 'static,
 {
     let (ring, limits) = (opened.ring.clone(), opened.limits);
+    let tasks = ring.clone();
     let bodies = bodies.clone();
     let connection = Rc::new(BufferedConnection { ring, limits, bodies, refuse: refusal, held_bytes: Cell::new(0) });
-    server::serve(opened, false, |fields, ends, stream| {
-        let buffered = BufferedStream { connection: Rc::clone(&connection), stream, held_bytes: Cell::new(0) };
-        let (request, is_head) = (from_client(fields, ends), fields.method() == b"HEAD");
+    server::serve(opened, false, |OpenedStream { head, ends, stream, open }| {
+        let buffered = BufferedStream { connection: Rc::clone(&connection), stream, held_bytes: Cell::new(0), open };
+        let (request, is_head) = (from_client(head, ends), head.method() == b"HEAD");
         let (reject, handler) = (Rc::clone(&reject), Rc::clone(&handler));
-        async move { buffered.exchange(request, is_head, &*reject, &*handler).await }
+        tasks.spawn_recycled(async move { buffered.exchange(request, is_head, &*reject, &*handler).await });
     })
     .await;
 }
@@ -65,6 +67,8 @@ struct BufferedStream {
     stream: Http2Stream,
     /// Body bytes that were received.
     held_bytes: Cell<usize>,
+    #[expect(dead_code, reason = "held until the end of the request")]
+    open: OpenStreamGuard,
 }
 
 impl BufferedStream {
@@ -109,12 +113,12 @@ impl BufferedStream {
         loop {
             let part = poll_fn(|cx| self.stream.poll_body(cx));
             let piece = match by(ring, Some(ring.now() + limits.stall_max), part).await {
-                Ok(Ok(RequestPart::Data(piece))) => piece,
-                Ok(Ok(RequestPart::MalformedTrailers)) => {
+                Ok(Ok(MessagePart::Data(piece))) => piece,
+                Ok(Ok(MessagePart::MalformedTrailers)) => {
                     let why = MalformedHttp::Trailer;
                     return Err(Some(LocalResponse::text(why.status(), why.sentence())));
                 }
-                Ok(Ok(RequestPart::End(_))) => return Ok((bytes.freeze(), reservation)),
+                Ok(Ok(MessagePart::End(_))) => return Ok((bytes.freeze(), reservation)),
                 Ok(Err(StreamGone)) => return Err(None),
                 Err(_) => {
                     return Err(Some(LocalResponse::text(408, "request timeout: the request body stopped")));

@@ -1,22 +1,22 @@
 //! Connections to instances that speak HTTP/2: a few, shared by many requests.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ::h2::client::{Builder, Connection, SendRequest};
-use bytes::Bytes;
 use contract::table::Endpoint;
 use contract::target_policy::TargetPolicy;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use ring::{Chunk, EndpointAddress, Ring, Tick};
+use http2::StreamGone;
+use ring::{EndpointAddress, Ring, Tick};
 use tokio::sync::Notify;
 
-use super::io::{Http2Io, IoState};
+use super::heads::InstanceRequest;
+use super::instance_connection::InstanceConnection;
+use super::instance_stream::InstanceStream;
 use super::limits;
 use crate::http::buffers::{by, earlier};
 use crate::http::limits::HttpLimits;
@@ -34,7 +34,7 @@ pub struct Http2Client {
 #[derive(Default)]
 struct EndpointConnections {
     /// Connections that accept requests. With the pending connect at most the limit per instance.
-    connections: RefCell<Vec<Http2Connection>>,
+    connections: RefCell<Vec<PooledConnection>>,
     /// At most one at a time; requests that need a connection wait for it.
     pending_connect: RefCell<Option<Rc<PendingConnect>>>,
 }
@@ -52,49 +52,44 @@ struct SharedConnectError {
     why: String,
 }
 
-/// A shared connection. Clones stand for the same one.
-#[derive(Clone)]
-struct Http2Connection {
-    sender: SendRequest<Bytes>,
-    shared: Rc<Http2ConnectionState>,
+/// A connection that accepts requests. Dropped, it ends with its last request.
+struct PooledConnection(Rc<InstanceConnection>);
+
+impl Drop for PooledConnection {
+    fn drop(&mut self) {
+        self.0.retire();
+    }
 }
 
-struct Http2ConnectionState {
-    /// The connection has ended, or takes no more requests.
-    closed: Cell<bool>,
-    /// It has carried a request.
-    used: Cell<bool>,
-    streams: Cell<usize>,
-    io_state: Rc<IoState>,
-    idle_since: Cell<Tick>,
-}
-
-/// A request's stream on a connection.
+/// A request's share of a connection.
 pub struct Http2StreamPermit {
-    pub sender: SendRequest<Bytes>,
+    connection: Rc<InstanceConnection>,
     /// The connection has carried a request before, so the instance may have closed it meanwhile.
     pub reused: bool,
-    shared: Rc<Http2ConnectionState>,
-    ring: Ring,
 }
 
 impl Http2StreamPermit {
-    /// State of the connection that h2 does not expose.
-    #[must_use]
-    pub fn io_state(&self) -> Rc<IoState> {
-        Rc::clone(&self.shared.io_state)
+    fn acquire(connection: &Rc<InstanceConnection>) -> Self {
+        Self { reused: connection.acquire(), connection: Rc::clone(connection) }
+    }
+
+    /// Opens a stream, once the instance allows another one. `ends`: the request has no body.
+    ///
+    /// # Errors
+    /// The request was not sent: the connection takes no more streams.
+    pub async fn send_request(&self, request: &InstanceRequest, ends: bool) -> Result<InstanceStream, StreamGone> {
+        self.connection.send_request(request, ends).await
     }
 
     /// Keeps further requests off this connection.
     pub fn give_up(&self) {
-        self.shared.closed.set(true);
+        self.connection.retire();
     }
 }
 
 impl Drop for Http2StreamPermit {
     fn drop(&mut self) {
-        self.shared.streams.set(self.shared.streams.get() - 1);
-        self.shared.idle_since.set(self.ring.now());
+        self.connection.release();
     }
 }
 
@@ -104,12 +99,12 @@ impl Http2Client {
         Self { ring: ring.clone(), limits: *limits, targets, endpoints: RefCell::default() }
     }
 
-    /// A connection with capacity for one more request, or the least loaded one when the maximum number is open: h2
-    /// then queues the request until the instance has capacity.
+    /// A connection with capacity for one more request, or the least loaded one when the maximum number is open: the
+    /// request then waits until the instance has capacity.
     #[must_use]
     pub fn idle_connection(&self, endpoint: u64) -> Option<Http2StreamPermit> {
         let connection = self.endpoints.borrow().get(&endpoint)?.connection()?;
-        Some(self.acquire_stream(connection))
+        Some(Http2StreamPermit::acquire(&connection))
     }
 
     /// The same, or a new connection, within `connect_timeout` or else `connect_max`, and before `due`. The target policy is checked first.
@@ -129,7 +124,7 @@ impl Http2Client {
         let at = earlier(due, Some(self.ring.now() + connect_max));
         loop {
             if let Some(connection) = connections.connection() {
-                return Ok(self.acquire_stream(connection));
+                return Ok(Http2StreamPermit::acquire(&connection));
             }
             let under_way = connections.pending_connect.borrow().clone();
             let pending_connect =
@@ -140,7 +135,7 @@ impl Http2Client {
             if let Some(SharedConnectError { kind, why }) = &*pending_connect.failed.borrow() {
                 // An instance that refuses further connections still serves on the open ones.
                 let connection = connections.least_loaded().ok_or_else(|| io::Error::new(*kind, why.as_str()))?;
-                return Ok(self.acquire_stream(connection));
+                return Ok(Http2StreamPermit::acquire(&connection));
             }
         }
     }
@@ -157,18 +152,10 @@ impl Http2Client {
         let guard = ConnectGuard { connections: Rc::clone(connections), pending_connect: Rc::clone(&pending_connect) };
         let (ring, trust, limits) = (self.ring.clone(), trust.cloned(), self.limits);
         self.ring.spawn(async move {
-            let connected = async {
-                let stream = Transport::connect(&ring, to, trust.as_deref(), &[]).await?;
-                let io_state = Rc::<IoState>::default();
-                let io =
-                    Http2Io::new(&ring, stream, Chunk::empty(), limits.stream_idle_timeout).of_responses(&io_state);
-                let (sender, connection) =
-                    builder(&limits).handshake::<_, Bytes>(io).await.map_err(io::Error::other)?;
-                Ok((sender, connection, io_state))
-            };
-            let connected = by(&ring, Some(ring.now() + connect_max), connected).await;
+            let connecting = Transport::connect(&ring, to, trust.as_deref(), &[]);
+            let connected = by(&ring, Some(ring.now() + connect_max), connecting).await;
             match connected.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut))) {
-                Ok((sender, connection, io_state)) => guard.connections.add(&ring, (sender, connection), io_state),
+                Ok(stream) => guard.connections.add(InstanceConnection::start(&ring, &limits, stream)),
                 Err(why) => {
                     let failure = SharedConnectError { kind: why.kind(), why: why.to_string() };
                     *guard.pending_connect.failed.borrow_mut() = Some(failure);
@@ -178,20 +165,13 @@ impl Http2Client {
         pending_connect
     }
 
-    fn acquire_stream(&self, connection: Http2Connection) -> Http2StreamPermit {
-        let Http2Connection { sender, shared } = connection;
-        shared.streams.set(shared.streams.get() + 1);
-        Http2StreamPermit { sender, reused: shared.used.replace(true), shared, ring: self.ring.clone() }
-    }
-
     /// Closes connections that were idle for too long and removes ended ones. Called periodically.
     pub fn sweep(&self, now: Tick) {
         self.endpoints.borrow_mut().retain(|_, endpoint| {
             let connections = &mut *endpoint.connections.borrow_mut();
-            connections.retain(|connection| {
-                let idle = connection.shared.streams.get() == 0
-                    && now - connection.shared.idle_since.get() >= self.limits.pool_idle_max;
-                !connection.shared.closed.get() && !idle
+            connections.retain(|PooledConnection(connection)| {
+                let is_idle = connection.idle_since().is_some_and(|since| now - since >= self.limits.pool_idle_max);
+                connection.is_open() && !is_idle
             });
             !connections.is_empty() || endpoint.pending_connect.borrow().is_some()
         });
@@ -205,47 +185,23 @@ impl Http2Client {
 
 impl EndpointConnections {
     /// See [`Http2Client::idle_connection`].
-    fn connection(&self) -> Option<Http2Connection> {
+    fn connection(&self) -> Option<Rc<InstanceConnection>> {
         let least_loaded = self.least_loaded()?;
-        let streams_max = least_loaded.sender.current_max_send_streams().min(limits::INSTANCE_STREAMS_MAX);
         let full = self.connections.borrow().len() >= limits::CONNECTIONS_PER_ENDPOINT_MAX;
-        (full || least_loaded.shared.streams.get() < streams_max).then_some(least_loaded)
+        (full || least_loaded.permits() < least_loaded.streams_max()).then_some(least_loaded)
     }
 
-    fn least_loaded(&self) -> Option<Http2Connection> {
+    fn least_loaded(&self) -> Option<Rc<InstanceConnection>> {
         let connections = &mut *self.connections.borrow_mut();
-        connections.retain_mut(|connection| !connection.shared.closed.get() && !connection.is_draining());
-        connections.iter().min_by_key(|connection| connection.shared.streams.get()).cloned()
+        connections.retain(|PooledConnection(connection)| connection.is_open());
+        let all = connections.iter().map(|PooledConnection(connection)| connection);
+        all.min_by_key(|connection| connection.permits()).cloned()
     }
 
-    fn add(
-        &self,
-        ring: &Ring,
-        (sender, connection): (SendRequest<Bytes>, Connection<Http2Io, Bytes>),
-        io_state: Rc<IoState>,
-    ) {
-        let shared = Rc::new(Http2ConnectionState {
-            closed: Cell::new(false),
-            used: Cell::new(false),
-            streams: Cell::new(0),
-            io_state,
-            idle_since: Cell::new(ring.now()),
-        });
-        self.connections.borrow_mut().push(Http2Connection { sender, shared: Rc::clone(&shared) });
-        assert!(self.connections.borrow().len() <= limits::CONNECTIONS_PER_ENDPOINT_MAX);
-        ring.spawn(async move {
-            if let Err(why) = connection.await {
-                tracing::debug!(%why, "a connection to an instance ended");
-            }
-            shared.closed.set(true);
-        });
-    }
-}
-
-impl Http2Connection {
-    /// The instance has sent GOAWAY, or the connection has ended: h2 has no other way to ask.
-    fn is_draining(&mut self) -> bool {
-        matches!(self.sender.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
+    fn add(&self, connection: Rc<InstanceConnection>) {
+        let mut connections = self.connections.borrow_mut();
+        connections.push(PooledConnection(connection));
+        assert!(connections.len() <= limits::CONNECTIONS_PER_ENDPOINT_MAX);
     }
 }
 
@@ -260,20 +216,4 @@ impl Drop for ConnectGuard {
         self.connections.pending_connect.take();
         self.pending_connect.ended.notify_waiters();
     }
-}
-
-/// Faults of an instance only fail the requests that met them. Other requests share the connection, so they are not
-/// counted until they end it. Frames for streams that were cancelled meanwhile are no fault.
-fn builder(http: &HttpLimits) -> Builder {
-    let mut builder = Builder::new();
-    builder
-        .enable_push(false)
-        .initial_window_size(limits::STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(limits::INSTANCE_WINDOW_BYTES)
-        .max_header_list_size(limits::header_list_bytes_max(http.head))
-        .initial_max_send_streams(limits::FIRST_STREAMS_MAX)
-        .max_concurrent_reset_streams(limits::UPSTREAM_RESET_STREAMS_MAX)
-        .max_local_error_reset_streams(None)
-        .max_send_buffer_size(limits::SEND_BYTES_MAX);
-    builder
 }

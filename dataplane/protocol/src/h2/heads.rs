@@ -7,20 +7,24 @@ use base64::Engine as _;
 use bytes::{BufMut, Bytes, BytesMut};
 use codec::http::put_status;
 use codec::http::{
-    FieldName, MalformedHttp, Parsed, RequestHead, RequestView, ResponseView, content_length, has_token, parse_request,
+    FieldName, MalformedHttp, Parsed, RequestHead, ResponseView, content_length, has_token, parse_request,
 };
 use contract::client_address::ClientScheme;
+use http::Response;
 use http::header::{HeaderName, HeaderValue};
-use http::{Method, Request, Response, Uri};
 use http2::FieldBlock;
+use http2::hpack::RequestPseudoFields;
 
 use super::grpc;
 use crate::http::headers::ResponseContext;
 
+/// Fields for which a head has room at first, so that few heads need more than one allocation.
+const FIELDS_USUAL: usize = 16;
+
 /// A request of an HTTP/2 client, parsed like one of HTTP/1.
 #[derive(Debug)]
 pub struct TranslatedRequest {
-    pub bytes: Bytes,
+    pub bytes: BytesMut,
     pub head: RequestHead,
     /// It accepts trailers (`te: trailers`), which is forwarded only to HTTP/2 instances.
     pub wants_trailers: bool,
@@ -33,7 +37,7 @@ pub fn from_client(request: &FieldBlock, ends: bool) -> Result<TranslatedRequest
         let authority = authority(request)?;
         let mut out = BytesMut::new();
         put(&mut out, &[b"CONNECT ", authority, b" HTTP/1.1\r\nHost: ", authority, b"\r\n\r\n"]);
-        return parsed(out.freeze());
+        return parsed(out);
     }
     translate(request, ends, request.method(), b"")
 }
@@ -55,6 +59,11 @@ pub fn websocket_from_client(request: &FieldBlock, key: [u8; 16]) -> Result<Tran
     translate(request, true, b"GET", handshake.as_bytes())
 }
 
+/// What a field takes in HTTP/1 beyond its name and value: `: ` and the line end.
+const LINE_BYTES: usize = 4;
+/// The request line, `Host` and a field for the framing, in lines of [`LINE_BYTES`].
+const LINES_ADDED: usize = 16;
+
 /// Writes a head and parses it. `further` holds additional header lines.
 fn translate(
     request: &FieldBlock,
@@ -63,7 +72,7 @@ fn translate(
     further: &[u8],
 ) -> Result<TranslatedRequest, MalformedHttp> {
     let authority = authority(request)?;
-    let mut out = BytesMut::with_capacity(1024);
+    let mut out = BytesMut::with_capacity(request.bytes() + LINE_BYTES * (request.len() + LINES_ADDED) + further.len());
     put(&mut out, &[method, b" ", request.path(), b" HTTP/1.1\r\nHost: ", authority, b"\r\n", further]);
     let (mut has_length, mut has_cookie, mut wants_trailers) = (false, false, false);
     for (name, value) in request.fields() {
@@ -98,7 +107,7 @@ fn translate(
         out.put_slice(b"content-length: 0\r\n"); // many servers require it
     }
     out.put_slice(b"\r\n");
-    Ok(TranslatedRequest { wants_trailers, ..parsed(out.freeze())? })
+    Ok(TranslatedRequest { wants_trailers, ..parsed(out)? })
 }
 
 /// Writes all cookies as one field.
@@ -157,8 +166,9 @@ fn are_one(authority: &[u8], host: &[u8], scheme: &[u8]) -> bool {
     authority.eq_ignore_ascii_case(host)
 }
 
-fn parsed(bytes: Bytes) -> Result<TranslatedRequest, MalformedHttp> {
+fn parsed(bytes: BytesMut) -> Result<TranslatedRequest, MalformedHttp> {
     let mut head = RequestHead::rewritten();
+    head.fields.reserve(FIELDS_USUAL);
     match parse_request(&bytes, &mut head) {
         Parsed::Head { bytes: end } if end == bytes.len() => {
             Ok(TranslatedRequest { bytes, head, wants_trailers: false })
@@ -168,49 +178,66 @@ fn parsed(bytes: Bytes) -> Result<TranslatedRequest, MalformedHttp> {
     }
 }
 
-/// Translates a head, as written by [`crate::http::headers::put_request`], for an instance that speaks HTTP/2.
-pub fn for_instance(written: &[u8], wants_trailers: bool, scheme: ClientScheme) -> Result<Request<()>, MalformedHttp> {
-    let mut head = RequestHead::rewritten();
-    match parse_request(written, &mut head) {
-        Parsed::Head { .. } => {}
-        Parsed::NeedBytes => return Err(MalformedHttp::RequestLine),
-        Parsed::Malformed(why) => return Err(why),
-    }
-    let view = head.view(written);
-    let mut request = Request::new(());
-    *request.method_mut() = Method::from_bytes(view.method().as_bytes()).map_err(|_| MalformedHttp::RequestLine)?;
-    *request.uri_mut() = uri(view, scheme)?;
-    *request.version_mut() = http::Version::HTTP_2;
-    for field in &head.fields {
-        if matches!(
-            field.kind,
-            FieldName::Host | FieldName::TransferEncoding | FieldName::Connection | FieldName::Upgrade
-        ) {
-            continue;
-        }
-        let name = HeaderName::from_bytes(field.name.in_bytes(written)).map_err(|_| MalformedHttp::FieldName)?;
-        let value = HeaderValue::from_bytes(field.value.in_bytes(written)).map_err(|_| MalformedHttp::FieldValue)?;
-        request.headers_mut().append(name, value);
-    }
-    if wants_trailers {
-        request.headers_mut().insert(http::header::TE, HeaderValue::from_static("trailers"));
-    }
-    Ok(request)
+/// The head of a request for an instance that speaks HTTP/2.
+#[derive(Debug)]
+pub struct InstanceRequest {
+    bytes: Bytes,
+    head: RequestHead,
+    wants_trailers: bool,
+    scheme: ClientScheme,
 }
 
-fn uri(view: RequestView<'_>, scheme: ClientScheme) -> Result<Uri, MalformedHttp> {
-    Uri::builder()
-        .scheme(scheme.name())
-        .authority(view.authority())
-        .path_and_query(view.path())
-        .build()
-        .map_err(|_| MalformedHttp::Target)
+impl InstanceRequest {
+    /// Reads a head, as written by [`crate::http::headers::put_request`].
+    ///
+    /// # Errors
+    /// The head is malformed.
+    pub fn read(written: Bytes, wants_trailers: bool, scheme: ClientScheme) -> Result<Self, MalformedHttp> {
+        let mut head = RequestHead::rewritten();
+        head.fields.reserve(FIELDS_USUAL);
+        match parse_request(&written, &mut head) {
+            Parsed::Head { .. } => Ok(Self { bytes: written, head, wants_trailers, scheme }),
+            Parsed::NeedBytes => Err(MalformedHttp::RequestLine),
+            Parsed::Malformed(why) => Err(why),
+        }
+    }
+
+    pub(super) fn pseudo_fields(&self) -> RequestPseudoFields<'_> {
+        let view = self.head.view(&self.bytes);
+        RequestPseudoFields {
+            method: view.method().as_bytes(),
+            scheme: self.scheme.name().as_bytes(),
+            authority: view.authority().as_bytes(),
+            path: view.path().as_bytes(),
+        }
+    }
+
+    /// The other fields. Their names are as they were written.
+    pub(super) fn fields(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let fields = self.head.fields.iter().filter(|field| {
+            !matches!(
+                field.kind,
+                FieldName::Host
+                    | FieldName::TransferEncoding
+                    | FieldName::Connection
+                    | FieldName::Upgrade
+                    | FieldName::HopByHop
+            )
+        });
+        let fields = fields.map(|field| (field.name.in_bytes(&self.bytes), field.value.in_bytes(&self.bytes)));
+        let fields = fields.filter(|(name, _)| !name.eq_ignore_ascii_case(b"te"));
+        fields.chain(self.wants_trailers.then_some((&b"te"[..], &b"trailers"[..])))
+    }
 }
+
+/// Fields that the proxy usually adds to a response: its date, or a cookie.
+const HEADERS_ADDED: usize = 2;
 
 /// Translates the response head of an HTTP/1 instance, without its connection fields.
 pub fn from_instance(view: ResponseView<'_>) -> Result<Response<()>, MalformedHttp> {
     let mut answer = Response::new(());
     *answer.status_mut() = http::StatusCode::from_u16(view.head.status).map_err(|_| MalformedHttp::StatusLine)?;
+    answer.headers_mut().reserve(view.head.fields.len() + HEADERS_ADDED);
     for field in &view.head.fields {
         let name = field.name.in_bytes(view.bytes);
         match field.kind {
@@ -236,29 +263,33 @@ fn is_nominated(view: ResponseView<'_>, name: &[u8]) -> bool {
 
 /// Checks the response head of an HTTP/2 instance and removes connection fields. As strict as for HTTP/1, except that a
 /// repeated equal length is merged (RFC 9110 8.6): the frames delimit the body.
-pub fn from_h2_instance(parts: http::response::Parts) -> Result<Response<()>, MalformedHttp> {
+pub fn from_h2_instance(fields: &FieldBlock) -> Result<Response<()>, MalformedHttp> {
     let mut answer = Response::new(());
-    *answer.status_mut() = parts.status;
+    let status = fields.status().and_then(|status| http::StatusCode::from_u16(status).ok());
+    *answer.status_mut() = status.ok_or(MalformedHttp::StatusLine)?;
     let mut length = None;
-    for (name, value) in &parts.headers {
-        if is_padded(value) {
+    answer.headers_mut().reserve(fields.len() + HEADERS_ADDED);
+    for (name, value) in fields.fields() {
+        if has_blanks_around(value) {
             return Err(MalformedHttp::FieldValue);
         }
-        match FieldName::of(name.as_str().as_bytes()) {
+        match FieldName::of(name) {
             FieldName::Connection | FieldName::Upgrade | FieldName::HopByHop | FieldName::TransferEncoding => continue,
             FieldName::UnderscoreVariant => return Err(MalformedHttp::FieldName),
             FieldName::ContentLength => {
-                let said = content_length(value.as_bytes()).ok_or(MalformedHttp::LengthInvalid)?;
+                let said = content_length(value).ok_or(MalformedHttp::LengthInvalid)?;
                 match length.replace(said) {
                     Some(before) if before == said => continue,
                     Some(_) => return Err(MalformedHttp::LengthRepeated),
-                    None if has_no_length(parts.status.as_u16()) => continue,
+                    None if has_no_length(answer.status().as_u16()) => continue,
                     None => {}
                 }
             }
             _ => {}
         }
-        answer.headers_mut().append(name.clone(), value.clone());
+        let name = HeaderName::from_bytes(name).map_err(|_| MalformedHttp::FieldName)?;
+        let value = HeaderValue::from_bytes(value).map_err(|_| MalformedHttp::FieldValue)?;
+        answer.headers_mut().append(name, value);
     }
     Ok(answer)
 }
@@ -370,10 +401,29 @@ mod tests {
     #[test]
     fn http2_instance_gets_the_same_request() {
         let written = b"POST /a?b HTTP/1.1\r\nHost: app:1\r\nX-Y: z\r\nTransfer-Encoding: chunked\r\n\r\n";
-        let request = for_instance(written, true, ClientScheme::Http).unwrap();
-        assert_eq!((request.method(), request.uri().to_string().as_str()), (&Method::POST, "http://app:1/a?b"));
-        assert_eq!(request.headers().len(), 2);
-        assert_eq!(request.headers()["te"], "trailers");
-        assert_eq!(request.headers()["x-y"], "z");
+        let request = InstanceRequest::read(Bytes::from_static(written), true, ClientScheme::Http).unwrap();
+        let RequestPseudoFields { method, scheme, authority, path } = request.pseudo_fields();
+        assert_eq!([method, scheme, authority, path], [&b"POST"[..], b"http", b"app:1", b"/a?b"]);
+        let fields: Vec<_> = request.fields().collect();
+        assert_eq!(fields, [(&b"X-Y"[..], &b"z"[..]), (b"te", b"trailers")]);
+    }
+
+    #[test]
+    fn response_of_http2_instance_is_checked() {
+        let read = |fields: &[(&str, &str)]| {
+            let mut block = FieldBlock::new(10_000);
+            fields.iter().for_each(|(name, value)| block.push(name.as_bytes(), value.as_bytes()));
+            from_h2_instance(&block)
+        };
+        let answer = read(&[(":status", "201"), ("content-length", "3"), ("content-length", "3"), ("a", "b")]).unwrap();
+        assert_eq!((answer.status().as_u16(), answer.headers().len()), (201, 2));
+        for (fields, why) in [
+            (&[(":status", "200"), ("a", " b")][..], MalformedHttp::FieldValue),
+            (&[(":status", "200"), ("content_length", "1")], MalformedHttp::FieldName),
+            (&[(":status", "200"), ("content-length", "x")], MalformedHttp::LengthInvalid),
+            (&[(":status", "200"), ("content-length", "1"), ("content-length", "2")], MalformedHttp::LengthRepeated),
+        ] {
+            assert_eq!(read(fields).unwrap_err(), why, "{fields:?}");
+        }
     }
 }

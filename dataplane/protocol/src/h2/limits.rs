@@ -29,19 +29,12 @@ pub const INSTANCE_STREAMS_MAX: usize = 1024;
 /// [`INSTANCE_STREAMS_MAX`], because the streams of many clients share it. With less, clients that do not read would
 /// use up the window of those that do. Memory is bounded by the stream's window: a client that reads nothing holds 128
 /// KiB for each of its requests (32 MiB with all [`STREAMS_MAX`] of a connection) until it times out. The total is 128
-/// MiB for a connection, and 512 MiB for all of one core to one instance. h2 takes half of it as the budget for the
-/// overhead of small DATA frames.
+/// MiB for a connection, and 512 MiB for all of one core to one instance.
 pub const INSTANCE_WINDOW_BYTES: u32 = STREAM_WINDOW_BYTES * INSTANCE_STREAMS_MAX as u32;
-
-/// Buffered DATA frames from this size on are kept as they are; smaller ones are merged with their neighbours.
-pub const WHOLE_BYTES_MIN: usize = 1024;
 
 /// Body bytes that a buffered server holds for one connection: four of the largest bodies, or all streams with 64 KiB
 /// each.
 pub const BUFFERED_BYTES_MAX: usize = 16 << 20;
-
-/// Bytes of one stream's request that h2 buffers while the instance's window or socket is full.
-pub const SEND_BYTES_MAX: usize = 64 * 1024;
 
 /// HPACK's overhead for each field beyond its name and value (RFC 7541 4.1).
 const FIELD_BYTES: usize = 32;
@@ -52,9 +45,10 @@ pub fn header_list_bytes_max(head: HeadLimits) -> u32 {
     u32::try_from(head.bytes() + FIELD_BYTES * head.fields()).unwrap_or(u32::MAX)
 }
 
-/// Reset streams of a connection to an instance that h2 remembers, so that frames in flight to them are not taken for a
-/// fault: when a client goes, all of its requests are cancelled at once.
-pub const UPSTREAM_RESET_STREAMS_MAX: usize = INSTANCE_STREAMS_MAX;
+/// Streams of a connection to an instance in memory: those that are open, and as many that have ended early and whose
+/// tasks have not noticed it. As many streams that were reset are remembered, so that frames in flight to them are not
+/// taken for a fault: when a client goes, all of its requests are cancelled at once.
+pub const INSTANCE_STREAM_SLOTS_MAX: usize = 2 * INSTANCE_STREAMS_MAX;
 
 /// Connections from one core to one instance that accept requests or are being opened, each with the streams that the
 /// instance allows. A connection that got GOAWAY is not counted while it finishes its streams.
@@ -63,6 +57,3 @@ pub const CONNECTIONS_PER_ENDPOINT_MAX: usize = 4;
 /// Attempts for one request whose instance has not processed it. Each connection may get GOAWAY, or refuse a stream
 /// that was sent before its limit was known; after that there is one with a known limit.
 pub const TRIES_MAX: usize = CONNECTIONS_PER_ENDPOINT_MAX + 1;
-
-/// Streams opened on a connection before the instance's own limit is known.
-pub const FIRST_STREAMS_MAX: usize = 100;

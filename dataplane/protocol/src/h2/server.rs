@@ -12,12 +12,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 
 use contract::counters::{CoreCounters, FLOOD_KINDS};
-use http2::{ConnectionConfig, ConnectionFault, Event, FieldBlock, ServerConnection};
+use http2::{Connection, ConnectionConfig, ConnectionFault, Event, FieldBlock};
 use ring::{Chunk, Ring, Tick};
 
-use super::io::IoState;
+use super::io::{IoState, finish, until_sent, write_frames};
 use super::limits;
-use super::stream::{Http2Stream, SharedStreams, trailer_map};
+use super::shared_streams::{BodyEnd, SharedStreams, StreamFailure, end_with_trailers};
+use super::stream::Http2Stream;
 use crate::http::buffers::by;
 use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::limits::HttpLimits;
@@ -67,16 +68,24 @@ enum ReadEnd {
     Closed,
 }
 
-/// Serves one connection, each stream in a task of `exchange`, until its client goes or the core stops. `exchange` is
-/// called with the head of each request. `tunnels`: announces support for WebSockets (RFC 8441).
-pub async fn serve<F>(opened: DetectedHttp2, tunnels: bool, exchange: impl Fn(&FieldBlock, bool, Http2Stream) -> F)
-where
-    F: Future<Output = ()> + 'static,
-{
+/// A request whose head has arrived.
+pub struct OpenedStream<'a> {
+    pub head: &'a FieldBlock,
+    /// No body follows.
+    pub ends: bool,
+    pub stream: Http2Stream,
+    /// To be held until the end of the request.
+    pub open: OpenStreamGuard,
+}
+
+/// Serves one connection until its client goes or the core stops. `spawn` is called with each request, and starts the task
+/// that serves it: here its future would be moved several times, and it is large. `tunnels`: announces support for
+/// WebSockets (RFC 8441).
+pub async fn serve(opened: DetectedHttp2, tunnels: bool, spawn: impl Fn(OpenedStream<'_>)) {
     let DetectedHttp2 { ring, limits, counters, stream, held, guard, io_state } = opened;
     counters.http2_connections.fetch_add(1, Relaxed);
     let peer = stream.peer_addr().ok();
-    let codec = ServerConnection::new(config(tunnels, &limits), ring.now() - Tick::ZERO);
+    let codec = Connection::server(config(tunnels, &limits), ring.now() - Tick::ZERO);
     let streams = SharedStreams::new(codec);
     let idle_since = Cell::new(ring.now());
     let host = Rc::new(StreamHost {
@@ -90,8 +99,8 @@ where
         io_state,
         streams: Rc::clone(&streams),
     });
-    host.run(&stream, held, exchange).await;
-    streams.close();
+    host.run(&stream, held, spawn).await;
+    streams.close(StreamFailure::ConnectionClosed);
 }
 
 fn config(tunnels: bool, http: &HttpLimits) -> ConnectionConfig {
@@ -107,23 +116,18 @@ fn config(tunnels: bool, http: &HttpLimits) -> ConnectionConfig {
 }
 
 impl StreamHost {
-    async fn run<F>(
-        self: &Rc<Self>,
-        stream: &Transport,
-        held: Chunk,
-        exchange: impl Fn(&FieldBlock, bool, Http2Stream) -> F,
-    ) where
-        F: Future<Output = ()> + 'static,
-    {
-        let mut reader = pin!(self.read(stream, held, exchange));
-        let mut writer = pin!(self.write(stream));
+    async fn run(self: &Rc<Self>, stream: &Transport, held: Chunk, spawn: impl Fn(OpenedStream<'_>)) {
+        let mut reader = pin!(self.read(stream, held, spawn));
+        // There is no limit for a send: each stream has its own timeout, and the loop below ends a connection without
+        // streams. So a client that pauses reading loses the streams that it does not read, but keeps its connection.
+        let mut writer = pin!(write_frames(&self.ring, stream, &self.streams, &self.io_state, None));
         let (mut draining, mut slow_reader) = (false, SlowReader::default());
         loop {
             let event = self.event(reader.as_mut(), writer.as_mut(), draining);
             match by(&self.ring, Some(self.next_check(draining)), event).await.unwrap_or(ConnectionEvent::Quiet) {
                 ConnectionEvent::Fault(fault) => {
                     self.note_fault(fault);
-                    self.streams.close();
+                    self.streams.close(StreamFailure::ConnectionViolation(fault.code()));
                     self.streams.codec.borrow_mut().fail(fault);
                     return self.finish(stream, writer).await;
                 }
@@ -139,7 +143,7 @@ impl StreamHost {
                     self.streams.codec.borrow_mut().shut_down();
                 }
                 ConnectionEvent::End => {
-                    self.streams.close();
+                    self.streams.close(StreamFailure::ConnectionClosed);
                     return self.finish(stream, writer).await;
                 }
             }
@@ -168,27 +172,14 @@ impl StreamHost {
     }
 
     /// Reads frames, and spawns a task for each request.
-    async fn read<F>(
-        self: &Rc<Self>,
-        stream: &Transport,
-        mut held: Chunk,
-        exchange: impl Fn(&FieldBlock, bool, Http2Stream) -> F,
-    ) -> ReadEnd
-    where
-        F: Future<Output = ()> + 'static,
-    {
+    async fn read(self: &Rc<Self>, stream: &Transport, mut held: Chunk, spawn: impl Fn(OpenedStream<'_>)) -> ReadEnd {
         loop {
-            if let Err(fault) = self.receive(&held, &exchange) {
+            if let Err(fault) = self.receive(&held, &spawn) {
                 return ReadEnd::Fault(fault);
             }
             self.io_state.received.set(self.io_state.received.get() + held.len() as u64);
             drop(std::mem::take(&mut held)); // the receive buffer is released
-            // Answers to frames are sent before more frames are read; the writer wakes this task.
-            poll_fn(|_| match self.streams.codec.borrow().output_len() < limits::UNSENT_BYTES_MAX {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            })
-            .await;
+            until_sent(&self.streams).await;
             match stream.recv().await {
                 Ok(chunk) if !chunk.is_empty() => held = chunk,
                 Ok(_) | Err(_) => return ReadEnd::Closed,
@@ -196,83 +187,33 @@ impl StreamHost {
         }
     }
 
-    fn receive<F>(
-        self: &Rc<Self>,
-        input: &[u8],
-        exchange: &impl Fn(&FieldBlock, bool, Http2Stream) -> F,
-    ) -> Result<(), ConnectionFault>
-    where
-        F: Future<Output = ()> + 'static,
-    {
+    fn receive(self: &Rc<Self>, input: &[u8], spawn: &impl Fn(OpenedStream<'_>)) -> Result<(), ConnectionFault> {
         let (streams, now, mut at) = (&self.streams, self.ring.now() - Tick::ZERO, 0);
         loop {
             let event = streams.codec.borrow_mut().receive(input, &mut at, now)?;
             match event {
                 None => return Ok(()),
-                Some(Event::Request { stream, ends }) => {
-                    let stream = streams.open(stream, ends);
-                    let exchange = exchange(streams.codec.borrow().fields(), ends, stream);
-                    let open = OpenStreamGuard::count(self);
-                    self.ring.spawn(async move {
-                        exchange.await;
-                        drop(open);
-                    });
+                Some(Event::Head { stream, ends }) => {
+                    streams.open(stream, ends.then_some(BodyEnd::Complete(None)));
+                    let (stream, open) = (Http2Stream::new(streams, stream), OpenStreamGuard::count(self));
+                    spawn(OpenedStream { head: streams.codec.borrow().fields(), ends, stream, open });
                 }
                 Some(Event::Data { stream, bytes }) => streams.received(stream, &input[bytes]),
-                Some(Event::Ended { stream }) => streams.ended(stream),
+                Some(Event::Ended { stream }) => streams.ended(stream, BodyEnd::Complete(None)),
                 Some(Event::Trailers { stream, malformed }) => {
-                    let fields = match malformed {
-                        Some(_) => None,
-                        None => trailer_map(streams.codec.borrow().fields()),
-                    };
-                    streams.trailers(stream, fields);
+                    let end = end_with_trailers(streams.codec.borrow().fields(), malformed.is_some());
+                    streams.ended(stream, end);
                 }
-                Some(Event::Reset { stream, .. }) => streams.reset(stream),
+                Some(Event::Reset { stream, code, .. }) => streams.failed(stream, StreamFailure::Reset(code)),
                 Some(Event::WindowGrew { stream }) => streams.window_grew(stream),
-            }
-        }
-    }
-
-    /// Sends what the streams write: the frames of many streams leave in one send. There is no limit for a send: each
-    /// stream has its own timeout, and the owner ends a connection without streams. So a client that pauses reading
-    /// loses the streams that it does not read, but keeps its connection.
-    async fn write(&self, stream: &Transport) -> io::Result<Infallible> {
-        loop {
-            poll_fn(|_| match self.streams.codec.borrow().output_len() {
-                0 => Poll::Pending, // a stream wakes this task
-                _ => Poll::Ready(()),
-            })
-            .await;
-            let bytes = self.streams.codec.borrow_mut().take_output();
-            self.io_state.sent.set(self.io_state.sent.get() + bytes.len() as u64);
-            if bytes.len() >= limits::UNSENT_BYTES_MAX {
-                self.streams.wake_connection(); // for the reader
-            }
-            self.streams.wake_waiting();
-            if let Err(bytes) = stream.send_detached(bytes.into()) {
-                self.io_state.sending.set(true);
-                let sent = stream.send(bytes).await;
-                self.io_state.sending.set(false);
-                sent?;
+                Some(Event::Interim { .. } | Event::GoAway { .. }) => {} // of servers
             }
         }
     }
 
     /// Sends the rest and closes the connection.
-    async fn finish(&self, stream: &Transport, mut writer: Pin<&mut impl Future<Output = io::Result<Infallible>>>) {
-        let rest = poll_fn(|cx| {
-            self.streams.register_connection(cx);
-            if writer.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(false);
-            }
-            let is_sent = self.streams.codec.borrow().output_len() == 0 && !self.io_state.sending.get();
-            if is_sent { Poll::Ready(true) } else { Poll::Pending }
-        });
-        let end = async {
-            if rest.await {
-                let _ = stream.shutdown_write().await; // an error: the client is gone
-            }
-        };
+    async fn finish(&self, stream: &Transport, writer: Pin<&mut impl Future<Output = io::Result<Infallible>>>) {
+        let end = finish(stream, &self.streams, &self.io_state, writer);
         let _ = by(&self.ring, Some(self.ring.now() + self.limits.linger_max), end).await; // a timeout ends it as well
     }
 
@@ -313,7 +254,7 @@ impl SlowReader {
 }
 
 /// An open stream, counted until it is dropped.
-struct OpenStreamGuard {
+pub struct OpenStreamGuard {
     host: Rc<StreamHost>,
 }
 

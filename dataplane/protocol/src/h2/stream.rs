@@ -1,167 +1,13 @@
 //! A stream of a client's connection: the body of its request, and its response.
 
-use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::Bytes;
 use http::HeaderMap;
-use http2::{ErrorCode, FieldBlock, ServerConnection, StreamGone, StreamKey};
+use http2::{ErrorCode, StreamGone, StreamKey};
 
-/// The next part of a request body.
-#[derive(Debug, PartialEq, Eq)]
-pub enum RequestPart {
-    Data(Bytes),
-    /// The end, with the trailers.
-    End(Option<HeaderMap>),
-    /// The trailers are malformed (RFC 9113 8.1).
-    MalformedTrailers,
-}
-
-/// How a request body ended.
-enum BodyEnd {
-    Complete(Option<HeaderMap>),
-    MalformedTrailers,
-}
-
-/// What a connection keeps for one stream.
-#[derive(Default)]
-struct StreamBuffer {
-    /// Content that was received and not read: within the window of the stream. Small frames are merged.
-    received: BytesMut,
-    end: Option<BodyEnd>,
-    /// The stream was reset.
-    gone: bool,
-    /// The task of the stream.
-    waker: Option<Waker>,
-}
-
-/// The state that a connection and its streams share.
-pub(super) struct SharedStreams {
-    pub(super) codec: RefCell<ServerConnection>,
-    /// By the slot of the stream.
-    buffers: RefCell<Vec<StreamBuffer>>,
-    /// Streams that wait until more can be sent, in the order of arrival.
-    waiting: RefCell<Vec<StreamKey>>,
-    /// The task of the connection, which sends what the streams write.
-    connection: RefCell<Option<Waker>>,
-    closed: Cell<bool>,
-}
-
-impl SharedStreams {
-    pub(super) fn new(codec: ServerConnection) -> Rc<Self> {
-        Rc::new(Self {
-            codec: RefCell::new(codec),
-            buffers: RefCell::default(),
-            waiting: RefCell::default(),
-            connection: RefCell::default(),
-            closed: Cell::new(false),
-        })
-    }
-
-    /// Called by each poll of the connection's task.
-    pub(super) fn register_connection(&self, cx: &Context<'_>) {
-        register(&mut self.connection.borrow_mut(), cx);
-    }
-
-    pub(super) fn wake_connection(&self) {
-        if let Some(waker) = &*self.connection.borrow() {
-            waker.wake_by_ref();
-        }
-    }
-
-    /// A request has arrived. `ends`: it has no body.
-    pub(super) fn open(self: &Rc<Self>, key: StreamKey, ends: bool) -> Http2Stream {
-        let mut buffers = self.buffers.borrow_mut();
-        if buffers.len() <= key.slot() {
-            buffers.resize_with(key.slot() + 1, StreamBuffer::default);
-        }
-        buffers[key.slot()].end = ends.then_some(BodyEnd::Complete(None));
-        Http2Stream { shared: Rc::clone(self), key }
-    }
-
-    pub(super) fn received(&self, key: StreamKey, bytes: &[u8]) {
-        // Copied: the ring has few receive buffers, and the instance may accept this late.
-        self.update(key, |buffer| buffer.received.extend_from_slice(bytes));
-    }
-
-    pub(super) fn ended(&self, key: StreamKey) {
-        self.update(key, |buffer| buffer.end = Some(BodyEnd::Complete(None)));
-    }
-
-    pub(super) fn trailers(&self, key: StreamKey, fields: Option<HeaderMap>) {
-        let end = fields.map_or(BodyEnd::MalformedTrailers, |fields| BodyEnd::Complete(Some(fields)));
-        self.update(key, |buffer| buffer.end = Some(end));
-    }
-
-    pub(super) fn reset(&self, key: StreamKey) {
-        self.update(key, |buffer| buffer.gone = true);
-    }
-
-    /// More can be sent on this stream, or on all.
-    pub(super) fn window_grew(&self, key: Option<StreamKey>) {
-        match key {
-            None => self.wake_waiting(),
-            Some(key) if self.waiting.borrow().contains(&key) => {
-                self.waiting.borrow_mut().retain(|known| *known != key);
-                self.update(key, |_| {});
-            }
-            Some(_) => {}
-        }
-    }
-
-    /// Wakes all streams that wait to send, the most urgent first.
-    pub(super) fn wake_waiting(&self) {
-        let mut waiting = self.waiting.take();
-        if waiting.len() > 1 {
-            let codec = self.codec.borrow();
-            waiting.sort_by_key(|key| codec.priority(*key).urgency);
-        }
-        for key in waiting.drain(..) {
-            self.update(key, |_| {});
-        }
-        *self.waiting.borrow_mut() = waiting; // its memory
-    }
-
-    /// The connection has ended, and with it all of its streams.
-    pub(super) fn close(&self) {
-        self.closed.set(true);
-        for buffer in &mut *self.buffers.borrow_mut() {
-            buffer.gone = true;
-            if let Some(waker) = buffer.waker.take() {
-                waker.wake();
-            }
-        }
-    }
-
-    /// Changes what is kept for a stream, and wakes its task.
-    fn update(&self, key: StreamKey, change: impl FnOnce(&mut StreamBuffer)) {
-        let buffers = &mut *self.buffers.borrow_mut();
-        let Some(buffer) = buffers.get_mut(key.slot()) else { return };
-        change(buffer);
-        if let Some(waker) = &buffer.waker {
-            waker.wake_by_ref();
-        }
-    }
-
-    /// Runs `send`, and wakes the connection if there is something to send.
-    fn with_codec<T>(&self, send: impl FnOnce(&mut ServerConnection) -> T) -> T {
-        let mut codec = self.codec.borrow_mut();
-        let result = send(&mut codec);
-        let has_output = codec.output_len() > 0;
-        drop(codec);
-        if has_output {
-            self.wake_connection();
-        }
-        result
-    }
-}
-
-fn register(waker: &mut Option<Waker>, cx: &Context<'_>) {
-    if !waker.as_ref().is_some_and(|known| known.will_wake(cx.waker())) {
-        *waker = Some(cx.waker().clone());
-    }
-}
+use super::shared_streams::{MessagePart, SharedStreams, sendable_fields};
 
 /// A stream of a client. One task uses it. Dropped before the response has ended, it is reset.
 pub struct Http2Stream {
@@ -170,31 +16,22 @@ pub struct Http2Stream {
 }
 
 impl Http2Stream {
+    pub(super) fn new(shared: &Rc<SharedStreams>, key: StreamKey) -> Self {
+        Self { shared: Rc::clone(shared), key }
+    }
+
     /// The next part of the request body. [`Http2Stream::release`] its bytes when they were forwarded.
-    pub fn poll_body(&self, cx: &mut Context<'_>) -> Poll<Result<RequestPart, StreamGone>> {
-        let buffers = &mut *self.shared.buffers.borrow_mut();
-        let buffer = &mut buffers[self.key.slot()];
-        if self.shared.closed.get() || buffer.gone {
-            return Poll::Ready(Err(StreamGone));
+    pub fn poll_body(&self, cx: &mut Context<'_>) -> Poll<Result<MessagePart, StreamGone>> {
+        if self.shared.failure(self.key).is_some() {
+            return Poll::Ready(Err(StreamGone)); // the client does not want a response
         }
-        if !buffer.received.is_empty() {
-            return Poll::Ready(Ok(RequestPart::Data(buffer.received.split().freeze())));
-        }
-        match &mut buffer.end {
-            Some(BodyEnd::Complete(trailers)) => Poll::Ready(Ok(RequestPart::End(trailers.take()))),
-            Some(BodyEnd::MalformedTrailers) => Poll::Ready(Ok(RequestPart::MalformedTrailers)),
-            None => {
-                register(&mut buffer.waker, cx);
-                Poll::Pending
-            }
-        }
+        self.shared.poll_part(self.key, cx).map_err(|_| StreamGone)
     }
 
     /// Whether the whole request was read, and it has no trailers.
     #[must_use]
     pub fn is_body_complete(&self) -> bool {
-        let buffer = &self.shared.buffers.borrow()[self.key.slot()];
-        matches!(buffer.end, Some(BodyEnd::Complete(None))) && buffer.received.is_empty()
+        self.shared.is_body_complete(self.key)
     }
 
     /// Bytes of the request were forwarded: the client may send as many more.
@@ -204,13 +41,7 @@ impl Http2Stream {
 
     /// Ready when the client has cancelled its request, or its connection has ended.
     pub fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let buffers = &mut *self.shared.buffers.borrow_mut();
-        let buffer = &mut buffers[self.key.slot()];
-        if self.shared.closed.get() || buffer.gone {
-            return Poll::Ready(());
-        }
-        register(&mut buffer.waker, cx);
-        Poll::Pending
+        self.shared.poll_failed(self.key, cx).map(|_| ())
     }
 
     /// Ready when the connection has sent enough for another head.
@@ -221,94 +52,56 @@ impl Http2Stream {
         if self.shared.codec.borrow().has_output_capacity() {
             return Poll::Ready(Ok(()));
         }
-        self.wait_to_send();
+        self.shared.wait_to_send(self.key);
         Poll::Pending
     }
 
     /// Sends the head of a response; with a status below 200 an interim one. Fields of an HTTP/1 connection are left
     /// out (RFC 9113 8.2.2).
     pub fn send_head(&self, status: u16, headers: &HeaderMap, ends: bool) -> Result<(), StreamGone> {
-        self.check_open()?;
-        self.shared.with_codec(|codec| codec.send_head(self.key, status, fields(headers), ends))
+        self.shared.check_open()?;
+        self.shared.with_codec(|codec| codec.send_head(self.key, status, sendable_fields(headers), ends))
     }
 
     /// Sends all of `bytes`, as the client accepts them. `ends`: the response ends with them.
     pub fn poll_send(&self, cx: &mut Context<'_>, bytes: &mut Bytes, ends: bool) -> Poll<Result<(), StreamGone>> {
-        self.check_open()?;
-        let sent = self.shared.with_codec(|codec| codec.send_data(self.key, bytes, ends))?;
-        bytes.advance(sent);
-        if bytes.is_empty() {
-            return Poll::Ready(Ok(()));
-        }
-        if self.poll_gone(cx).is_ready() {
-            return Poll::Ready(Err(StreamGone));
-        }
-        self.wait_to_send();
-        Poll::Pending
+        self.shared.poll_send(self.key, cx, bytes, ends)
+    }
+
+    /// Sends what the client accepts at once of `bytes`; the number of bytes. `ends`: the response ends with the last one.
+    pub fn send_now(&self, bytes: &[u8], ends: bool) -> Result<usize, StreamGone> {
+        self.shared.check_open()?;
+        self.shared.with_codec(|codec| codec.send_data(self.key, bytes, ends))
     }
 
     /// Ends the response with trailers.
     pub fn send_trailers(&self, trailers: &HeaderMap) -> Result<(), StreamGone> {
-        self.check_open()?;
-        self.shared.with_codec(|codec| codec.send_trailers(self.key, fields(trailers)))
+        self.shared.send_trailers(self.key, trailers)
     }
 
     /// Ends the stream. What was sent on it before still arrives.
     pub fn reset(&self, code: ErrorCode) {
         self.shared.with_codec(|codec| codec.reset(self.key, code));
     }
-
-    fn check_open(&self) -> Result<(), StreamGone> {
-        if self.shared.closed.get() { Err(StreamGone) } else { Ok(()) }
-    }
-
-    fn wait_to_send(&self) {
-        let mut waiting = self.shared.waiting.borrow_mut();
-        if !waiting.contains(&self.key) {
-            waiting.push(self.key);
-        }
-    }
 }
 
 impl Drop for Http2Stream {
     fn drop(&mut self) {
-        let buffer = std::mem::take(&mut self.shared.buffers.borrow_mut()[self.key.slot()]);
-        drop(buffer);
-        self.shared.waiting.borrow_mut().retain(|known| *known != self.key);
-        if !self.shared.closed.get() {
-            self.shared.with_codec(|codec| codec.detach(self.key));
-        }
+        self.shared.detach(self.key);
     }
-}
-
-/// The fields that may be sent.
-fn fields(headers: &HeaderMap) -> impl Iterator<Item = (&[u8], &[u8])> {
-    let fields = headers.iter().map(|(name, value)| (name.as_str().as_bytes(), value.as_bytes()));
-    fields.filter(|(name, _)| {
-        !matches!(*name, b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade")
-    })
-}
-
-/// Trailers as they are forwarded. `None`: they are not well-formed.
-pub(super) fn trailer_map(block: &FieldBlock) -> Option<HeaderMap> {
-    let mut map = HeaderMap::with_capacity(block.len());
-    for (name, value) in block.fields() {
-        let name = http::HeaderName::from_bytes(name).ok()?;
-        map.append(name, http::HeaderValue::from_bytes(value).ok()?);
-    }
-    Some(map)
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::task::Wake;
+    use std::task::{Wake, Waker};
     use std::time::Duration;
 
     use http2::frame::{self, FrameHeader, PREFACE};
-    use http2::{ConnectionConfig, Event};
+    use http2::{Connection, ConnectionConfig, Event};
 
+    use super::super::shared_streams::{BodyEnd, StreamFailure};
     use super::*;
 
     const CONFIG: ConnectionConfig = ConnectionConfig {
@@ -340,7 +133,7 @@ mod tests {
     }
 
     fn open() -> Rc<SharedStreams> {
-        let streams = SharedStreams::new(ServerConnection::new(CONFIG, Duration::ZERO));
+        let streams = SharedStreams::new(Connection::server(CONFIG, Duration::ZERO));
         receive(&streams, &[&PREFACE[..], &frame(frame::SETTINGS, 0, 0, &[])].concat());
         streams
     }
@@ -352,12 +145,15 @@ mod tests {
             let event = streams.codec.borrow_mut().receive(input, &mut at, Duration::ZERO).unwrap();
             match event {
                 None => break,
-                Some(Event::Request { stream, ends }) => opened.push(streams.open(stream, ends)),
+                Some(Event::Head { stream, ends }) => {
+                    streams.open(stream, ends.then_some(BodyEnd::Complete(None)));
+                    opened.push(Http2Stream::new(streams, stream));
+                }
                 Some(Event::Data { stream, bytes }) => streams.received(stream, &input[bytes]),
-                Some(Event::Ended { stream }) => streams.ended(stream),
-                Some(Event::Reset { stream, .. }) => streams.reset(stream),
+                Some(Event::Ended { stream }) => streams.ended(stream, BodyEnd::Complete(None)),
+                Some(Event::Reset { stream, code, .. }) => streams.failed(stream, StreamFailure::Reset(code)),
                 Some(Event::WindowGrew { stream }) => streams.window_grew(stream),
-                Some(Event::Trailers { .. }) => {}
+                Some(Event::Trailers { .. } | Event::Interim { .. } | Event::GoAway { .. }) => {}
             }
         }
         streams.codec.borrow_mut().take_output();
@@ -380,10 +176,10 @@ mod tests {
         }
         receive(&streams, &frame(frame::DATA, frame::END_STREAM, 1, b"d"));
         assert!(!stream.is_body_complete());
-        assert_eq!(stream.poll_body(&mut cx), Poll::Ready(Ok(RequestPart::Data(Bytes::from_static(b"abcd")))));
+        assert_eq!(stream.poll_body(&mut cx), Poll::Ready(Ok(MessagePart::Data(Bytes::from_static(b"abcd")))));
         assert!(stream.is_body_complete());
         for _ in 0..2 {
-            assert_eq!(stream.poll_body(&mut cx), Poll::Ready(Ok(RequestPart::End(None))));
+            assert_eq!(stream.poll_body(&mut cx), Poll::Ready(Ok(MessagePart::End(None))));
         }
     }
 
@@ -401,7 +197,7 @@ mod tests {
         // Its slot is used again, and what it left there is gone.
         let third = request(&streams, 5, &[]);
         assert!(third.poll_body(&mut cx).is_pending());
-        streams.close();
+        streams.close(StreamFailure::ConnectionClosed);
         assert!(second.poll_gone(&mut cx).is_ready() && third.poll_capacity(&mut cx).is_ready());
         assert_eq!(second.send_head(200, &HeaderMap::new(), true), Err(StreamGone));
     }
@@ -432,15 +228,5 @@ mod tests {
         let woken: Vec<_> = orders.iter().map(|order| order.0.load(Ordering::Relaxed)).collect();
         assert!(woken[2] > 0 && woken[2] < woken[1] && woken[1] < woken[0], "{woken:?}");
         assert!(all[1].poll_capacity(&mut cx).is_ready());
-    }
-
-    #[test]
-    fn fields_of_an_http1_connection_are_not_sent() {
-        let headers = HeaderMap::from_iter([
-            (http::header::CONNECTION, http::HeaderValue::from_static("close")),
-            (http::header::TRANSFER_ENCODING, http::HeaderValue::from_static("chunked")),
-            (http::header::SERVER, http::HeaderValue::from_static("a")),
-        ]);
-        assert_eq!(fields(&headers).collect::<Vec<_>>(), [(&b"server"[..], &b"a"[..])]);
     }
 }

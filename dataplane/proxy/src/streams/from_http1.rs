@@ -66,7 +66,6 @@ pub(crate) async fn exchange(
         deadlines: permit.deadlines(started),
         timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
         progress: &progress,
-        backend: permit.backend().key.clone(),
         selected: permit.selected.clone(),
     };
     job.progress.request_read.set(reader.is_done());

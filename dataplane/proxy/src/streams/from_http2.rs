@@ -8,17 +8,17 @@ use bytes::BytesMut;
 use codec::http::{BodyFraming, MalformedHttp};
 use contract::table::RouteRequest;
 use protocol::h2::heads::TranslatedRequest;
-use protocol::h2::stream::{Http2Stream, RequestPart};
-use protocol::h2::{ErrorCode, FieldBlock, StreamGone, trailers};
+use protocol::h2::stream::Http2Stream;
+use protocol::h2::{ErrorCode, FieldBlock, MessagePart, StreamGone, trailers};
 use protocol::http::headers::put_request;
 use ring::Tick;
 
 use super::http2_response::{Http2ResponseWriter, drain_body};
 use super::replay::TeeBody;
-use super::stream_context::StreamContext;
+use super::stream_context::{StreamContext, StreamGuards};
 use super::{
     AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseWriter, StreamProgress, StreamRequest,
-    authenticated, carry_filtered, heads, unless_gone, websocket,
+    authenticated, carry_filtered, heads, unless_gone,
 };
 use crate::compression::negotiated;
 use crate::connect::reach;
@@ -27,12 +27,15 @@ use crate::request_record::{RequestEnd, RequestRecord};
 use crate::route_filters::OriginalTarget;
 use crate::{AcquireRequest, LocalReply, Proxy};
 
+/// Room for the fields that the proxy adds to a head. More are possible, and take another allocation.
+const ADDED_FIELD_BYTES: usize = 512;
+
 /// The head of a request, as it is known before its task begins.
 pub(super) struct Http2Request {
-    translated: Result<TranslatedRequest, MalformedHttp>,
+    pub(super) translated: Result<TranslatedRequest, MalformedHttp>,
     is_head: bool,
     is_grpc: bool,
-    is_websocket: bool,
+    pub(super) is_websocket: bool,
 }
 
 impl Http2Request {
@@ -50,14 +53,16 @@ impl Http2Request {
     }
 }
 
-/// Serves one stream to its end.
-pub(super) async fn stream(shared: Rc<StreamContext>, request: Http2Request, stream: Http2Stream) {
+/// Serves one stream to its end. It is no WebSocket.
+pub(super) async fn stream(
+    shared: Rc<StreamContext>,
+    request: Http2Request,
+    stream: Http2Stream,
+    _guards: StreamGuards,
+) {
     let proxy = &shared.proxy;
     let started = proxy.ring.now();
-    let Http2Request { translated, is_head, is_grpc, is_websocket } = request;
-    if is_websocket {
-        return websocket::stream(Rc::clone(&shared), translated, stream).await;
-    }
+    let Http2Request { translated, is_head, is_grpc, .. } = request;
     let progress = StreamProgress::new(&proxy.limits);
     let mut body = Http2RequestBody { stream: &stream, proxy, progress: &progress, malformed: false };
     let mut reply = Http2ResponseWriter::new(&stream, proxy, &progress);
@@ -138,7 +143,7 @@ async fn exchange(
     };
 
     note.acquired(&permit, proxy.ring.now());
-    let mut written = BytesMut::new();
+    let mut written = BytesMut::with_capacity(request.bytes.len() + ADDED_FIELD_BYTES);
     put_request(&mut written, view, &shared.peer, permit.edits(), &mut proxy.rng.borrow_mut());
     note.written(proxy, &mut written);
     let progress = reply.progress;
@@ -154,7 +159,6 @@ async fn exchange(
         deadlines: permit.deadlines(started),
         timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
         progress,
-        backend: permit.backend().key.clone(),
         selected: permit.selected.clone(),
     };
     job.progress.request_read.set(request.head.framing == BodyFraming::Empty);
@@ -182,12 +186,12 @@ impl RequestBody for Http2RequestBody<'_> {
     async fn next(&mut self) -> Result<BodyPart, BodyFault> {
         let next = poll_fn(|cx| self.stream.poll_body(cx));
         let part = match self.progress.activity.body(&self.proxy.ring, next).await {
-            Ok(Ok(RequestPart::Data(bytes))) => Ok(BodyPart::Data(bytes)),
-            Ok(Ok(RequestPart::End(fields))) if fields.iter().flatten().any(|(_, value)| heads::is_padded(value)) => {
+            Ok(Ok(MessagePart::Data(bytes))) => Ok(BodyPart::Data(bytes)),
+            Ok(Ok(MessagePart::End(fields))) if fields.iter().flatten().any(|(_, value)| heads::is_padded(value)) => {
                 Err(BodyFault::Malformed(MalformedHttp::FieldValue))
             }
-            Ok(Ok(RequestPart::End(fields))) => Ok(BodyPart::End(fields.and_then(trailers::forwardable))),
-            Ok(Ok(RequestPart::MalformedTrailers)) => Err(BodyFault::Malformed(MalformedHttp::Trailer)),
+            Ok(Ok(MessagePart::End(fields))) => Ok(BodyPart::End(fields.and_then(trailers::forwardable))),
+            Ok(Ok(MessagePart::MalformedTrailers)) => Err(BodyFault::Malformed(MalformedHttp::Trailer)),
             Ok(Err(StreamGone)) => Err(BodyFault::Gone),
             Err(_) => Err(BodyFault::Stalled),
         };

@@ -7,8 +7,8 @@ use ::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use bytes::Bytes;
 use codec::http::LocalResponse;
 use contract::table::AffinityCookie;
-use protocol::h2::stream::{Http2Stream, RequestPart};
-use protocol::h2::{StreamGone, grpc};
+use protocol::h2::stream::Http2Stream;
+use protocol::h2::{MessagePart, StreamGone, grpc};
 use protocol::http::buffers::by;
 use protocol::http::date;
 use ring::Tick;
@@ -50,6 +50,15 @@ impl ResponseWriter for Http2ResponseWriter<'_> {
         let headers = answer.headers();
         self.is_grpc = grpc::is_named(headers) && !headers.contains_key(::http::header::CONTENT_LENGTH);
         self.send_head(&answer, ends).await
+    }
+
+    fn data_now(&mut self, bytes: &[u8], ends: bool) -> Result<usize, ClientGone> {
+        let sent = self.stream.send_now(bytes, ends)?;
+        if sent > 0 {
+            self.progress.activity.received(self.proxy.ring.now());
+            self.bytes += sent as u64;
+        }
+        Ok(sent)
     }
 
     async fn data(&mut self, mut bytes: Bytes, ends: bool) -> Result<(), ClientGone> {
@@ -125,7 +134,7 @@ impl<'a> Http2ResponseWriter<'a> {
 pub(super) async fn drain_body(proxy: &Proxy, stream: &Http2Stream) {
     let rest = async {
         let mut left = proxy.limits.linger_bytes_max;
-        while let Ok(RequestPart::Data(bytes)) = poll_fn(|cx| stream.poll_body(cx)).await {
+        while let Ok(MessagePart::Data(bytes)) = poll_fn(|cx| stream.poll_body(cx)).await {
             stream.release(bytes.len());
             match left.checked_sub(bytes.len()) {
                 Some(less) => left = less,

@@ -15,7 +15,6 @@ mod limited_body;
 mod over_http1;
 mod over_http2;
 mod replay;
-mod response_buffer;
 mod server;
 mod stream_context;
 mod websocket;
@@ -27,7 +26,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use ::h2::Reason;
 use ::http::{HeaderMap, Response};
 use bytes::Bytes;
 
@@ -41,7 +39,7 @@ pub(super) use server::serve;
 use codec::http::{BodyFraming, MalformedHttp, RequestHead, RequestView};
 use contract::client_address::{ClientAddress, ClientScheme};
 use contract::table::{ContentCoding, Endpoint, Protocol, RequestTimeouts};
-use protocol::h2::heads;
+use protocol::h2::{ErrorCode, StreamFailure, heads};
 use protocol::http::limits::HttpLimits;
 use protocol::http::pool::PoolKey;
 use ring::Tick;
@@ -92,6 +90,12 @@ trait RequestBody {
 trait ResponseWriter {
     async fn interim(&mut self, answer: Response<()>) -> Result<(), ClientGone>;
     async fn head(&mut self, answer: Response<()>, ends: bool) -> Result<(), ClientGone>;
+    /// Sends what the client accepts at once, without a copy for later; the number of bytes. The rest is for
+    /// [`ResponseWriter::data`].
+    fn data_now(&mut self, _bytes: &[u8], _ends: bool) -> Result<usize, ClientGone> {
+        Ok(0)
+    }
+
     /// `ends`: these are the last bytes, which saves the frame of [`ResponseWriter::end`].
     async fn data(&mut self, bytes: Bytes, ends: bool) -> Result<(), ClientGone>;
     async fn end(&mut self, trailers: Option<HeaderMap>) -> Result<(), ClientGone>;
@@ -126,17 +130,19 @@ struct StreamProgress {
 /// How an HTTP/2 instance failed a request.
 #[derive(Clone, Copy)]
 enum UpstreamStreamError {
-    Reset(Reason),
-    /// It violated the protocol, on this stream or for its whole connection: h2 rejected its frames.
-    ProtocolViolation(Reason),
+    Reset(ErrorCode),
+    /// It violated the protocol, on this stream or for its whole connection.
+    ProtocolViolation(ErrorCode),
 }
 
 impl UpstreamStreamError {
-    fn of(why: &::h2::Error) -> Option<Self> {
-        let reason = why.reason()?;
-        match why.is_remote() {
-            true => why.is_reset().then_some(Self::Reset(reason)), // GOAWAY is about the connection
-            false => why.is_library().then_some(Self::ProtocolViolation(reason)),
+    fn of(failure: StreamFailure) -> Option<Self> {
+        match failure {
+            StreamFailure::Reset(code) => Some(Self::Reset(code)),
+            StreamFailure::Violation(code) | StreamFailure::ConnectionViolation(code) => {
+                Some(Self::ProtocolViolation(code))
+            }
+            StreamFailure::GoAway | StreamFailure::ConnectionClosed => None,
         }
     }
 }
@@ -186,7 +192,6 @@ struct StreamRequest<'a> {
     /// For the client, if it waited for an instance.
     timing: Option<Rc<ColdStartTiming>>,
     progress: &'a StreamProgress,
-    backend: Box<str>,
     selected: SelectedEndpoint,
 }
 
@@ -217,16 +222,16 @@ impl StreamRequest<'_> {
 
     /// The reply for a request without a response.
     fn failed(&self) -> AttemptOutcome {
-        let backend = self.backend.clone();
+        let backend = self.selected.backend.key.clone();
         AttemptOutcome::Refused(match self.progress.fault.get() {
             None => LocalReply::UpstreamClosed(backend),
-            Some(UpstreamStreamError::Reset(reason)) => LocalReply::UpstreamReset(backend, reason),
-            Some(UpstreamStreamError::ProtocolViolation(reason)) => LocalReply::UpstreamProtocolError(backend, reason),
+            Some(UpstreamStreamError::Reset(code)) => LocalReply::UpstreamReset(backend, code),
+            Some(UpstreamStreamError::ProtocolViolation(code)) => LocalReply::UpstreamProtocolError(backend, code),
         })
     }
 
     fn malformed(&self, why: MalformedHttp) -> AttemptOutcome {
-        AttemptOutcome::Refused(LocalReply::UpstreamMalformed(self.backend.clone(), why))
+        AttemptOutcome::Refused(LocalReply::UpstreamMalformed(self.selected.backend.key.clone(), why))
     }
 
     /// How a broken body ends the request.

@@ -222,11 +222,14 @@ impl<R: ResponseWriter> Http1UpstreamResponse<'_, R> {
             match reader.next(&self.read_buffer.unread).map_err(|_| StreamAbort::Instance)? {
                 BodyEvent::Data { skip, take } => {
                     self.read_buffer.unread.advance(skip);
-                    // Copied: the ring has few receive buffers, and h2 may hold this for long.
-                    let bytes = Bytes::copy_from_slice(&self.read_buffer.unread[..take]);
-                    self.read_buffer.unread.advance(take);
                     let ends = reader.is_done(); // a length that is reached; chunks may have trailers
-                    self.reply.data(bytes, ends).await?;
+                    let sent = self.reply.data_now(&self.read_buffer.unread[..take], ends)?;
+                    // Copied: the ring has few receive buffers, and the client may accept the rest late.
+                    let rest = Bytes::copy_from_slice(&self.read_buffer.unread[sent..take]);
+                    self.read_buffer.unread.advance(take);
+                    if sent < take || take == 0 {
+                        self.reply.data(rest, ends).await?;
+                    }
                     if ends {
                         return Ok(());
                     }

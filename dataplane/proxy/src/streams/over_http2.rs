@@ -1,22 +1,19 @@
 //! An instance that speaks HTTP/2: a stream on a connection that requests share.
 
 use std::future::{pending, poll_fn};
-use std::pin::Pin;
 use std::task::Poll;
 
-use ::h2::client::{ResponseFuture, SendRequest};
-use ::h2::{Reason, RecvStream, SendStream};
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
 use codec::http::{MalformedHttp, Method};
 use protocol::h2::client::Http2StreamPermit;
-use protocol::h2::io::IoState;
-use protocol::h2::trailers;
+use protocol::h2::heads::InstanceRequest;
+use protocol::h2::instance_stream::InstanceStream;
+use protocol::h2::{MessagePart, ReceivedHead, StreamFailure, StreamGone, trailers};
 use protocol::http::buffers::{by, earlier};
 use protocol::http::limits::INTERIM_MAX;
 
 use super::expect_continue::ExpectContinue;
-use super::response_buffer::BufferedResponseBody;
 use super::{
     AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseWriter, StreamAbort, StreamRequest,
     UpstreamStreamError, heads, is_ended, unless_gone,
@@ -31,24 +28,23 @@ pub(super) async fn attempt(
     body: &mut impl RequestBody,
     reply: &mut impl ResponseWriter,
 ) -> AttemptOutcome {
-    let request = match heads::for_instance(&job.written, job.wants_trailers, job.scheme) {
+    let request = match InstanceRequest::read(job.written.clone(), job.wants_trailers, job.scheme) {
         Ok(request) => request,
         Err(why) => return AttemptOutcome::Refused(LocalReply::Malformed(why)),
     };
-    let ready = poll_fn(|cx| stream_permit.sender.poll_ready(cx));
-    match unless_gone(reply, by(&job.proxy.ring, job.deadlines.first_byte, ready)).await {
+    // The body is not read before the instance allows the stream: the request may have to go elsewhere.
+    let opened = stream_permit.send_request(&request, !job.has_body());
+    let opened = job.progress.activity.send(&job.proxy.ring, job.deadlines.first_byte, opened);
+    let stream = match unless_gone(reply, opened).await {
         Err(ClientGone) => return AttemptOutcome::Cut,
         Ok(Err(_)) => return AttemptOutcome::Refused(LocalReply::ResponseTimeout),
-        Ok(Ok(Err(_))) => return AttemptOutcome::Unprocessed,
-        Ok(Ok(Ok(()))) => {}
-    }
-    let Ok((response, stream)) = stream_permit.sender.send_request(request, !job.has_body()) else {
-        return AttemptOutcome::Unprocessed;
+        Ok(Ok(Err(StreamGone))) => return AttemptOutcome::Unprocessed,
+        Ok(Ok(Ok(stream))) => stream,
     };
+    drop(request);
 
-    let io_state = stream_permit.io_state();
     let request_stream = async {
-        match send(job, &mut stream_permit.sender, stream, body).await {
+        match send(job, &stream, body).await {
             Ok(()) => {
                 job.progress.sent.set(true);
                 body.watch().await;
@@ -60,7 +56,7 @@ pub(super) async fn attempt(
             Err(Http2UpstreamError::Body(fault)) => job.broken(fault),
         }
     };
-    match select_both(answer(job, response, &io_state, reply), request_stream).await {
+    match select_both(answer(job, &stream, reply), request_stream).await {
         AttemptOutcome::Stale => {
             stream_permit.give_up();
             if stream_permit.reused { AttemptOutcome::Stale } else { job.failed() }
@@ -73,56 +69,37 @@ pub(super) async fn attempt(
     }
 }
 
-/// Waits until the stream was sent; `false` when it never will be. After GOAWAY h2 does not report pending streams any
-/// more, but only streams that were sent get capacity.
-async fn has_left(sender: &mut SendRequest<Bytes>, stream: &mut SendStream<Bytes>) -> bool {
-    poll_fn(|cx| sender.poll_ready(cx)).await.is_ok() || capacity(stream, 1).await.is_some()
-}
-
 enum Http2UpstreamError {
     Instance,
     TimedOut,
     Body(BodyFault),
 }
 
+impl From<StreamGone> for Http2UpstreamError {
+    fn from(_: StreamGone) -> Self {
+        Self::Instance
+    }
+}
+
 async fn send(
     job: &StreamRequest<'_>,
-    sender: &mut SendRequest<Bytes>,
-    mut stream: SendStream<Bytes>,
+    stream: &InstanceStream,
     body: &mut impl RequestBody,
 ) -> Result<(), Http2UpstreamError> {
-    if job.has_body() {
-        // The body is not read before the instance accepts its stream: the request may have to go elsewhere.
-        match job.progress.activity.send(&job.proxy.ring, None, has_left(sender, &mut stream)).await {
-            Ok(true) => {}
-            Ok(false) => return Err(Http2UpstreamError::Instance),
-            Err(_) => return Err(Http2UpstreamError::TimedOut),
-        }
-    }
     while job.has_body() {
         let part = body.next().await.map_err(Http2UpstreamError::Body)?;
         job.progress.body_started.set(true);
         match part {
-            BodyPart::Data(mut bytes) => {
+            BodyPart::Data(bytes) => {
                 let size = bytes.len();
-                while !bytes.is_empty() {
-                    let available = capacity(&mut stream, bytes.len());
-                    let available = match job.progress.activity.send(&job.proxy.ring, None, available).await {
-                        Ok(Some(available)) => available,
-                        Ok(None) => return Err(Http2UpstreamError::Instance),
-                        Err(_) => return Err(Http2UpstreamError::TimedOut),
-                    };
-                    let piece = bytes.split_to(available.min(bytes.len()));
-                    stream.send_data(piece, false).map_err(|_| Http2UpstreamError::Instance)?;
-                }
+                send_data(job, stream, bytes, false).await?;
                 body.forwarded(size);
             }
             BodyPart::End(fields) => {
-                let ended = match fields {
-                    Some(fields) => stream.send_trailers(fields),
-                    None => stream.send_data(Bytes::new(), true),
-                };
-                ended.map_err(|_| Http2UpstreamError::Instance)?;
+                match fields {
+                    Some(fields) => stream.send_trailers(&fields)?,
+                    None => send_data(job, stream, Bytes::new(), true).await?,
+                }
                 break;
             }
         }
@@ -131,71 +108,41 @@ async fn send(
     Ok(())
 }
 
-/// Waits for capacity for at least one of `wanted` bytes; `None` when the stream has ended.
-async fn capacity(stream: &mut SendStream<Bytes>, wanted: usize) -> Option<usize> {
-    stream.reserve_capacity(wanted);
-    poll_fn(|cx| {
-        let available = stream.capacity();
-        if available > 0 {
-            return Poll::Ready(Some(available));
-        }
-        match stream.poll_capacity(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Some(Ok(0))) => {
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-            Poll::Ready(Some(Ok(available))) => Poll::Ready(Some(available)),
-            Poll::Ready(Some(Err(_)) | None) => Poll::Ready(None),
-        }
-    })
-    .await
-}
-
-enum Http2ResponseEvent {
-    Interim(Response<()>),
-    Final(Response<RecvStream>),
-    Failed(::h2::Error),
-}
-
-async fn arrived(response: &mut ResponseFuture) -> Http2ResponseEvent {
-    poll_fn(|cx| {
-        match response.poll_informational(cx) {
-            Poll::Ready(Some(Ok(interim))) => return Poll::Ready(Http2ResponseEvent::Interim(interim)),
-            Poll::Ready(Some(Err(why))) => return Poll::Ready(Http2ResponseEvent::Failed(why)),
-            Poll::Ready(None) | Poll::Pending => {}
-        }
-        Pin::new(&mut *response).poll(cx).map(|answer| match answer {
-            Ok(answer) => Http2ResponseEvent::Final(answer),
-            Err(why) => Http2ResponseEvent::Failed(why),
-        })
-    })
-    .await
-}
-
-async fn answer(
+/// Sends all of `bytes`. Each part that the instance accepts counts as activity.
+async fn send_data(
     job: &StreamRequest<'_>,
-    mut response: ResponseFuture,
-    io_state: &IoState,
-    reply: &mut impl ResponseWriter,
-) -> AttemptOutcome {
-    let answer = match final_head(job, &mut response, reply).await {
-        Ok(answer) => answer,
+    stream: &InstanceStream,
+    mut bytes: Bytes,
+    ends: bool,
+) -> Result<(), Http2UpstreamError> {
+    loop {
+        let before = bytes.len();
+        let sent = poll_fn(|cx| match stream.poll_send(cx, &mut bytes, ends) {
+            Poll::Pending if bytes.len() < before => Poll::Ready(Ok(false)),
+            polled => polled.map_ok(|()| true),
+        });
+        match job.progress.activity.send(&job.proxy.ring, None, sent).await {
+            Ok(Ok(true)) => return Ok(()),
+            Ok(Ok(false)) => {}
+            Ok(Err(StreamGone)) => return Err(Http2UpstreamError::Instance),
+            Err(_) => return Err(Http2UpstreamError::TimedOut),
+        }
+    }
+}
+
+async fn answer(job: &StreamRequest<'_>, stream: &InstanceStream, reply: &mut impl ResponseWriter) -> AttemptOutcome {
+    let answer = match final_head(job, stream, reply).await {
+        Ok(answer) => job.answered(answer),
         Err(attempt) => return attempt,
     };
-    let (parts, mut body) = answer.into_parts();
-    let status = parts.status.as_u16();
+    let status = answer.status().as_u16();
     // Content after a head that allows none is ignored (RFC 9110 15.3.5): its stream is dropped.
-    let ends = body.is_end_stream() || job.head.method == Method::Head || matches!(status, 204 | 304);
-    let answer = match heads::from_h2_instance(parts) {
-        Ok(answer) => job.answered(answer),
-        Err(why) => return job.malformed(why),
-    };
+    let ends = stream.is_body_complete() || job.head.method == Method::Head || matches!(status, 204 | 304);
     if reply.head(answer, ends).await.is_err() {
         return AttemptOutcome::Cut;
     }
     if !ends {
-        let passed = forward(job, &mut body, io_state, reply).await;
+        let passed = forward(job, stream, reply).await;
         if !is_ended(reply, passed).await {
             return AttemptOutcome::Cut;
         }
@@ -206,16 +153,17 @@ async fn answer(
 /// Reads the head of the final response; interim responses are forwarded.
 async fn final_head(
     job: &StreamRequest<'_>,
-    response: &mut ResponseFuture,
+    stream: &InstanceStream,
     reply: &mut impl ResponseWriter,
-) -> Result<Response<RecvStream>, AttemptOutcome> {
+) -> Result<Response<()>, AttemptOutcome> {
     let (ring, expectation) = (&job.proxy.ring, ExpectContinue::of(job));
     // Interim responses count as bytes from the instance.
     let mut received = None;
     let mut interim = 0;
     loop {
         let at = earlier(job.head_due(received), expectation.due());
-        let answer = match unless_gone(reply, by(ring, at, arrived(response))).await {
+        let arrived = poll_fn(|cx| stream.poll_head(cx));
+        let answer = match unless_gone(reply, by(ring, at, arrived)).await {
             Err(ClientGone) => return Err(AttemptOutcome::Cut),
             Ok(Err(_)) if job.head_due(received).is_some_and(|due| ring.now() >= due) => {
                 return Err(AttemptOutcome::Refused(LocalReply::ResponseTimeout));
@@ -225,18 +173,9 @@ async fn final_head(
                 expectation.send(reply).await.map_err(|ClientGone| AttemptOutcome::Cut)?;
                 continue;
             }
-            Ok(Ok(Http2ResponseEvent::Final(answer))) => return Ok(answer),
-            Ok(Ok(Http2ResponseEvent::Failed(why))) => {
-                job.progress.fault.set(UpstreamStreamError::of(&why));
-                return Err(if is_unprocessed(&why) && interim == 0 {
-                    AttemptOutcome::Unprocessed
-                } else if why.is_io() || why.is_go_away() {
-                    AttemptOutcome::Stale
-                } else {
-                    job.failed()
-                });
-            }
-            Ok(Ok(Http2ResponseEvent::Interim(answer))) => answer,
+            Ok(Ok(Ok(ReceivedHead::Final(answer)))) => return answer.map_err(|why| job.malformed(why)),
+            Ok(Ok(Ok(ReceivedHead::Interim(answer)))) => answer.map_err(|why| job.malformed(why))?,
+            Ok(Ok(Err(failure))) => return Err(failed(job, failure, interim)),
         };
         received = Some(ring.now());
         interim += 1;
@@ -248,57 +187,54 @@ async fn final_head(
             return Err(job.malformed(MalformedHttp::TooManyInterim));
         }
         if expectation.observe(answer.status().as_u16()) {
-            let answer = heads::from_h2_instance(answer.into_parts().0).map_err(|why| job.malformed(why))?;
             reply.interim(answer).await.map_err(|ClientGone| AttemptOutcome::Cut)?;
         }
     }
 }
 
-/// The instance did not process the request: it refused the stream (RFC 9113 8.7), or the stream is beyond the last one
-/// that its GOAWAY serves (6.8), because h2 reports GOAWAY to no other stream.
-fn is_unprocessed(why: &::h2::Error) -> bool {
-    why.is_remote() && (why.is_go_away() || why.reason() == Some(Reason::REFUSED_STREAM))
+/// The stream has ended without a response, after some interim ones.
+fn failed(job: &StreamRequest<'_>, failure: StreamFailure, interim: u8) -> AttemptOutcome {
+    job.progress.fault.set(UpstreamStreamError::of(failure));
+    match failure {
+        _ if failure.is_unprocessed() && interim == 0 => AttemptOutcome::Unprocessed,
+        StreamFailure::GoAway | StreamFailure::ConnectionViolation(_) | StreamFailure::ConnectionClosed => {
+            AttemptOutcome::Stale
+        }
+        StreamFailure::Reset(_) | StreamFailure::Violation(_) => job.failed(),
+    }
 }
 
 async fn forward(
     job: &StreamRequest<'_>,
-    body: &mut RecvStream,
-    io_state: &IoState,
+    stream: &InstanceStream,
     reply: &mut impl ResponseWriter,
 ) -> Result<(), StreamAbort> {
-    let mut buffered = BufferedResponseBody::new(body);
     loop {
         let due = job.deadlines.next_byte(&job.proxy.ring);
-        let arrived = unless_gone(reply, by(&job.proxy.ring, due, buffered.next())).await?;
+        let arrived = by(&job.proxy.ring, due, poll_fn(|cx| stream.poll_body(cx)));
+        let arrived = unless_gone(reply, arrived).await?;
         let (activity, now) = (&job.progress.activity, job.proxy.ring.now());
         if arrived.is_err() && job.deadlines.is_active(activity.last(), now) {
             continue; // the request still moves
         }
         activity.received(now);
         match arrived {
-            Ok(Some(Ok(_))) if job.deadlines.is_over(&job.proxy.ring) => return Err(StreamAbort::Late),
-            Ok(Some(Ok(bytes))) => {
-                let size = bytes.len();
-                let ends = buffered.is_over();
-                buffered.while_buffering(reply.data(bytes, ends)).await?;
-                // Releases flow-control capacity only now.
-                buffered.forwarded(size).map_err(|_| StreamAbort::Instance)?;
+            Ok(Ok(MessagePart::Data(_))) if job.deadlines.is_over(&job.proxy.ring) => return Err(StreamAbort::Late),
+            Ok(Ok(MessagePart::Data(bytes))) => {
+                let (size, ends) = (bytes.len(), stream.is_body_complete());
+                reply.data(bytes, ends).await?;
                 if ends {
                     return Ok(());
                 }
+                stream.release(size); // only now: the client is as slow as the instance may be fast
             }
-            Ok(None) => break,
-            Ok(Some(Err(_))) => return Err(StreamAbort::Instance),
+            Ok(Ok(MessagePart::End(Some(fields)))) if fields.values().any(heads::is_padded) => {
+                return Err(StreamAbort::Instance);
+            }
+            Ok(Ok(MessagePart::End(fields))) => return Ok(reply.end(fields.and_then(trailers::forwardable)).await?),
+            // Malformed (RFC 9113 8.1): what came of the response must not look whole.
+            Ok(Ok(MessagePart::MalformedTrailers) | Err(_)) => return Err(StreamAbort::Instance),
             Err(_) => return Err(StreamAbort::Late),
         }
-    }
-    let due = job.deadlines.next_byte(&job.proxy.ring);
-    match by(&job.proxy.ring, due, body.trailers()).await {
-        // Malformed (RFC 9113 8.1): what came of the response must not look whole.
-        Ok(Ok(_)) if io_state.has_malformed_trailers(body.stream_id().as_u32()) => Err(StreamAbort::Instance),
-        Ok(Ok(Some(fields))) if fields.values().any(heads::is_padded) => Err(StreamAbort::Instance),
-        Ok(Ok(fields)) => Ok(reply.end(fields.and_then(trailers::forwardable)).await?),
-        Ok(Err(_)) => Err(StreamAbort::Instance),
-        Err(_) => Err(StreamAbort::Late),
     }
 }

@@ -98,7 +98,6 @@ pub(super) async fn replay(
         wants_trailers: false,
         deadlines: permit.deadlines(started),
         progress: &progress,
-        backend: permit.backend().key.clone(),
         selected: permit.selected.clone(),
         scheme: permit.backend().scheme(),
         timing: None, // there is no client

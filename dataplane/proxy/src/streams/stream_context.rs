@@ -4,9 +4,13 @@ use std::rc::Rc;
 
 use contract::client_address::ClientAddress;
 use contract::table::host_name;
+use protocol::h2::server::OpenStreamGuard;
 
-use crate::connection_stats::ConnectionStats;
+use crate::connection_stats::{ConnectionStats, OpenStreamCount};
 use crate::{LocalReply, Proxy};
+
+/// What a stream holds until its end: it counts as open, for its connection and in debug queries.
+pub(super) type StreamGuards = (OpenStreamGuard, OpenStreamCount);
 
 /// The state that the streams of one connection share.
 pub(super) struct StreamContext {

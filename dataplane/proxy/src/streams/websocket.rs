@@ -12,8 +12,8 @@ use bytes::{Bytes, BytesMut};
 use codec::http::{FieldName, MalformedHttp, has_token, parse_response};
 use contract::table::{self, RouteRequest};
 use protocol::h2::heads::TranslatedRequest;
-use protocol::h2::stream::{Http2Stream, RequestPart};
-use protocol::h2::{ErrorCode, StreamGone};
+use protocol::h2::stream::Http2Stream;
+use protocol::h2::{ErrorCode, MessagePart, StreamGone};
 use protocol::http::buffers::{HeadReadError, ReadBuffer, by};
 use protocol::http::headers::put_request;
 use protocol::http::limits::INTERIM_MAX;
@@ -22,7 +22,7 @@ use protocol::tls::ByteStream;
 use ring::Chunk;
 
 use super::http2_response::{Http2ResponseWriter, drain_body};
-use super::stream_context::StreamContext;
+use super::stream_context::{StreamContext, StreamGuards};
 use super::{
     AttemptOutcome, ClientGone, ResponseDeadlines, ResponseWriter, StreamRequest, authenticated, heads, over_http1,
     unless_gone,
@@ -41,6 +41,7 @@ pub(super) async fn stream(
     shared: Rc<StreamContext>,
     translated: Result<TranslatedRequest, MalformedHttp>,
     stream: Http2Stream,
+    _guards: StreamGuards,
 ) {
     let proxy = &shared.proxy;
     let progress = super::StreamProgress::new(&proxy.limits);
@@ -141,7 +142,6 @@ async fn open(
         deadlines: permit.deadlines(started),
         timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
         progress: reply.progress,
-        backend: permit.backend().key.clone(),
         selected: permit.selected.clone(),
     };
     reply.deadlines = job.deadlines.total;
@@ -273,13 +273,13 @@ impl ByteStream for StreamPipe<'_> {
     async fn recv(&self) -> io::Result<Chunk> {
         loop {
             match poll_fn(|cx| self.stream.poll_body(cx)).await {
-                Ok(RequestPart::Data(bytes)) if bytes.is_empty() => {}
-                Ok(RequestPart::Data(bytes)) => {
+                Ok(MessagePart::Data(bytes)) if bytes.is_empty() => {}
+                Ok(MessagePart::Data(bytes)) => {
                     // Released at once: the tunnel reads no more before it has forwarded this.
                     self.stream.release(bytes.len());
                     return Ok(Chunk::from(bytes));
                 }
-                Ok(RequestPart::End(_) | RequestPart::MalformedTrailers) => return Ok(Chunk::empty()),
+                Ok(MessagePart::End(_) | MessagePart::MalformedTrailers) => return Ok(Chunk::empty()),
                 Err(StreamGone) => return Err(io::ErrorKind::ConnectionReset.into()),
             }
         }
