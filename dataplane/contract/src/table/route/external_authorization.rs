@@ -11,6 +11,9 @@ use crate::limits::{
     AUTHORIZATION_TIMEOUT_MAX,
 };
 
+/// Looks up the values of a field by its name.
+type FieldValues<'f, 'a> = &'f dyn Fn(&str) -> Vec<&'a [u8]>;
+
 /// The authorization service of a share.
 #[derive(Debug, Clone)]
 pub struct ExternalAuthorization {
@@ -148,8 +151,8 @@ impl AuthorizationService {
     /// Whether the service is told the client's header of that name.
     #[must_use]
     pub fn forwards(&self, name: &[u8]) -> bool {
-        let is_same = |known: &Box<str>| known.as_bytes().eq_ignore_ascii_case(name);
-        self.request_headers.as_ref().is_none_or(|names| names.iter().any(is_same))
+        let has_name = |names: &Vec<Box<str>>| names.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(name));
+        self.request_headers.as_ref().is_none_or(has_name)
     }
 
     /// The edits of a permitted request. `response` has the fields of the service's response; `None`: there is no response.
@@ -157,10 +160,7 @@ impl AuthorizationService {
     /// # Errors
     ///
     /// A field that the backend is told cannot be written, or they are too large together.
-    pub fn edits<'a>(
-        &self,
-        response: Option<&dyn Fn(&str) -> Vec<&'a [u8]>>,
-    ) -> Result<HeaderEdits, AuthorizationServiceError> {
+    pub fn edits<'a>(&self, response: Option<FieldValues<'_, 'a>>) -> Result<HeaderEdits, AuthorizationServiceError> {
         let mut edits = HeaderEdits::default();
         let mut bytes = 0;
         for name in &self.response_headers {
