@@ -14,7 +14,7 @@ use async_nats::jetstream::message::Acker;
 use async_nats::jetstream::{AckKind, Message};
 use contract::event_store::{EventStoreError, ReceivedEvent, SubscribeRequest};
 use contract::limits::{STORE_UNFINISHED_BYTES_MAX, STORE_UNFINISHED_TOTAL_BYTES_MAX};
-use futures_util::StreamExt as _;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval, sleep};
 
@@ -29,7 +29,7 @@ use crate::streams;
 /// Serves one consumer until its core ends it, or the process stops.
 pub(crate) async fn run(connections: Arc<Connections>, request: SubscribeRequest, stop: watch::Receiver<bool>) {
     let unfinished = UnfinishedEvents::within(connections.unfinished_bytes());
-    let mut reader = ConsumerReader { request, unfinished, stop };
+    let mut reader = ConsumerReader { request, unfinished, pull: None, stop };
     let mut failures = 0;
     while !reader.has_ended() {
         let stream = Arc::clone(&reader.request.stream);
@@ -56,12 +56,14 @@ pub(crate) async fn run(connections: Arc<Connections>, request: SubscribeRequest
         }
         sleep(RETRY_INTERVAL).await;
     }
-    reader.unfinished.give_back().await;
+    reader.give_back().await;
 }
 
 struct ConsumerReader {
     request: SubscribeRequest,
     unfinished: UnfinishedEvents,
+    /// The pull that the server serves.
+    pull: Option<Batch>,
     stop: watch::Receiver<bool>,
 }
 
@@ -83,14 +85,14 @@ impl ConsumerReader {
         let connects = || connection.client.statistics().connects.load(Relaxed);
         let connected = connects();
         let mut look = interval(RECONNECT_CHECK_INTERVAL);
-        let mut batch = None;
+        self.pull = None;
         loop {
-            if batch.is_none()
+            if self.pull.is_none()
                 && let Some((events, bytes)) = self.unfinished.room(self.request.consumer.unfinished_max)
             {
                 let pull = consumer.batch().max_messages(events).max_bytes(bytes).expires(PULL_EXPIRES);
                 match pull.messages().await {
-                    Ok(pulled) => batch = Some(pulled),
+                    Ok(pulled) => self.pull = Some(pulled),
                     Err(why) => return ReceiveEnd::Failed(why.to_string()),
                 }
             }
@@ -102,15 +104,18 @@ impl ConsumerReader {
                     Some(sequence) => self.unfinished.acknowledge(sequence).await,
                     None => return ReceiveEnd::Ended,
                 },
-                message = next(&mut batch), if batch.is_some() => match message {
+                message = next(&mut self.pull), if self.pull.is_some() => match message {
                     Some(Ok(message)) => self.take(message).await,
-                    Some(Err(why)) if is_full(&why.to_string()) => batch = None,
+                    Some(Err(why)) if is_full(&why.to_string()) => self.pull = None,
                     Some(Err(why)) => return ReceiveEnd::Failed(why.to_string()),
-                    None => batch = None,
+                    None => self.pull = None,
                 },
                 _ = look.tick() => {
                     self.unfinished.keep_alive().await;
                     if connects() != connected {
+                        while let Some(Some(Ok(message))) = next(&mut self.pull).now_or_never() {
+                            self.take(message).await; // arrived before
+                        }
                         return ReceiveEnd::Again;
                     }
                 }
@@ -118,9 +123,21 @@ impl ConsumerReader {
         }
     }
 
+    /// Gives back what is not done, including what has arrived and was not read. The pull ends first, or the server would
+    /// deliver the same events into it.
+    async fn give_back(mut self) {
+        if let Some(mut batch) = self.pull.take() {
+            while let Some(Some(Ok(message))) = batch.next().now_or_never() {
+                let Some((sequence, _)) = sequence_and_time(&message) else { continue };
+                let (message, acker) = message.split();
+                self.unfinished.add(sequence, message.length, acker).await;
+            }
+        }
+        self.unfinished.give_back().await;
+    }
+
     async fn take(&mut self, message: Message) {
-        let Ok(info) = message.info() else { return }; // a message of the server, and no event
-        let (sequence, published) = (info.stream_sequence, info.published.unix_timestamp_nanos() / 1_000_000);
+        let Some((sequence, at_ms)) = sequence_and_time(&message) else { return };
         let (message, acker) = message.split();
         if !self.unfinished.add(sequence, message.length, acker).await {
             return;
@@ -129,11 +146,17 @@ impl ConsumerReader {
         let headers = headers
             .flat_map(|(name, values)| values.iter().map(move |value| (AsRef::<str>::as_ref(name), value.as_str())));
         let headers = headers.map(|(name, value)| (http_name(name).into(), value.into())).collect();
-        let at_ms = u64::try_from(published).unwrap_or_default();
         let event = ReceivedEvent { sequence, at_ms, headers, body: message.payload };
         // There is room for all events that may be unfinished; if it is closed, they are given back.
         drop(self.request.events.send(event).await);
     }
+}
+
+/// The sequence of an event, and when it was stored in milliseconds since 1970. `None`: a message of the server, and no event.
+fn sequence_and_time(message: &Message) -> Option<(u64, u64)> {
+    let info = message.info().ok()?;
+    let at_ms = u64::try_from(info.published.unix_timestamp_nanos() / 1_000_000).unwrap_or_default();
+    Some((info.stream_sequence, at_ms))
 }
 
 /// The name of a header in the HTTP binding.
@@ -141,8 +164,8 @@ fn http_name(name: &str) -> &str {
     if name.eq_ignore_ascii_case(CONTENT_TYPE) { "content-type" } else { name }
 }
 
-async fn next(batch: &mut Option<Batch>) -> Option<Result<Message, async_nats::Error>> {
-    batch.as_mut()?.next().await
+async fn next(pull: &mut Option<Batch>) -> Option<Result<Message, async_nats::Error>> {
+    pull.as_mut()?.next().await
 }
 
 /// The server has ended a pull, because the next message does not fit into it.
