@@ -3,7 +3,7 @@
 
 use kit::manifest::NAMESPACE;
 use kit::{Appliance, ApplianceSetup, HttpCall, TIMEOUT, wait};
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 /// What a process may keep of hundreds of MiB, in KiB: its code that was loaded meanwhile, and heaps that are in use.
@@ -20,12 +20,18 @@ fn kib(appliance: &Appliance, field: &str) -> u64 {
 #[test]
 fn memory_of_refused_requests_returns() {
     let appliance = ApplianceSetup::new(BIN).flag("workers", "1").start();
-    let ports = vec![json!({ "port": 1 }); 50_000];
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": { "name": "long", "namespace": NAMESPACE }, "spec": { "ports": ports },
+    // Each schema is 12 bytes as text and 2,000 as a type.
+    let schemas: Map<String, Value> = (0..40_000).map(|n| (format!("k{n:05}"), json!({}))).collect();
+    let names = json!({ "plural": "longs", "singular": "long", "kind": "Long", "listKind": "LongList" });
+    let schema = json!({ "openAPIV3Schema": { "type": "object", "properties": schemas } });
+    let definition = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": { "name": "longs.example.com" },
+        "spec": {
+            "group": "example.com", "scope": "Cluster", "names": names,
+            "versions": [{ "name": "v1", "served": true, "storage": true, "schema": schema }],
+        },
     });
-    let large = HttpCall::post(&format!("/api/v1/namespaces/{NAMESPACE}/services")).json(&service);
+    let large = HttpCall::post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions").json(&definition);
     let small = HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/configmaps"));
     assert_eq!(small.send(appliance.api().address()).status, 200);
     let (before, api) = (kib(&appliance, "VmRSS"), appliance.api().address());

@@ -7,26 +7,44 @@ use serde_json::Value;
 
 use crate::field_errors::Problem;
 
-/// Items of all lists of one object that are objects or lists themselves. Kubernetes' own limits for single lists are at 1,000
-/// (endpoints of a slice); 10,000 items take some 20 MB as types.
-const ITEMS_MAX: usize = 10_000;
+/// Items of all lists of one object. Kubernetes' own limits for single lists are at 1,000 (endpoints of a slice); 10,000 items
+/// take some 20 MB as types, and an empty text ten times its length even as a value.
+pub const ITEMS_MAX: usize = 10_000;
+/// The same for a CustomResourceDefinition, nested items excepted: its schemas list names of fields and values: the largest that users write have some
+/// 10,000.
+pub const DEFINITION_ITEMS_MAX: usize = 100_000;
 /// Items of one list, where each takes thousands of bytes as a type: no instance runs more.
 const LONG_ITEMS_MAX: [(&str, usize); 4] =
     [("containers", 250), ("ephemeralContainers", 250), ("initContainers", 250), ("volumes", 1_000)];
 
-/// The error about an object's lists, if one is too long.
-pub fn too_many(object: &Value) -> Option<Problem> {
-    let mut count = 0;
-    walk("", object, &mut count).or_else(|| {
-        (count > ITEMS_MAX).then(|| {
-            let message = format!("Too many: {count}: all lists together must have at most {ITEMS_MAX} items");
+/// The items of all lists of an object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ItemCount {
+    pub all: usize,
+    /// Those that are objects or lists.
+    pub nested: usize,
+}
+
+impl ItemCount {
+    /// The error about so many items, if `limit` or, for nested ones, [`ITEMS_MAX`] is exceeded.
+    #[must_use]
+    pub fn problem(self, limit: usize) -> Option<Problem> {
+        let (count, limit) = if self.nested > ITEMS_MAX { (self.nested, ITEMS_MAX) } else { (self.all, limit) };
+        (count > limit).then(|| {
+            let message = format!("Too many: {count}: all lists together must have at most {limit} items");
             Problem { field: String::new(), message }
         })
-    })
+    }
+}
+
+/// The error about an object's lists, if one is too long, or if they have more than `limit` items together.
+pub fn too_many(object: &Value, limit: usize) -> Option<Problem> {
+    let mut count = ItemCount::default();
+    walk("", object, &mut count).or_else(|| count.problem(limit))
 }
 
 /// Counts into `count`. Recursion is bounded by a body's nesting.
-fn walk(name: &str, value: &Value, count: &mut usize) -> Option<Problem> {
+fn walk(name: &str, value: &Value, count: &mut ItemCount) -> Option<Problem> {
     match value {
         Value::Array(items) => {
             let limit = LONG_ITEMS_MAX.iter().find(|(list, _)| *list == name).map(|(_, limit)| *limit);
@@ -34,7 +52,8 @@ fn walk(name: &str, value: &Value, count: &mut usize) -> Option<Problem> {
                 let message = format!("Too many: {}: must have at most {limit} items", items.len());
                 return Some(Problem { field: name.to_owned(), message });
             }
-            *count += items.iter().filter(|item| !item.is_string() && !item.is_number()).count();
+            count.all += items.len();
+            count.nested += items.iter().filter(|item| item.is_object() || item.is_array()).count();
             items.iter().find_map(|item| walk("", item, count))
         }
         Value::Object(fields) => fields.iter().find_map(|(name, value)| walk(name, value, count)),
@@ -52,14 +71,19 @@ mod tests {
     fn lists_are_bounded_each_and_together() {
         let pods =
             |count: usize| json!({ "spec": { "template": { "spec": { "containers": vec![json!({}); count] } } } });
-        assert_eq!(too_many(&pods(250)), None);
-        let found = too_many(&pods(251)).unwrap();
+        assert_eq!(too_many(&pods(250), ITEMS_MAX), None);
+        let found = too_many(&pods(251), ITEMS_MAX).unwrap();
         assert_eq!(
             (found.field.as_str(), found.message.as_str()),
             ("containers", "Too many: 251: must have at most 250 items")
         );
-        let lists = |count: usize| json!({ "a": vec![json!({}); count], "b": [{ "c": vec![json!(null); count] }], "args": vec!["x"; 50_000] });
-        assert_eq!(too_many(&lists(4_000)), None);
-        assert!(too_many(&lists(6_000)).unwrap().message.contains("12001"));
+        let lists = |count: usize| json!({ "a": vec![json!({}); count], "b": [{ "c": vec![json!(null); count] }], "args": vec!["x"; 1_000] });
+        assert_eq!(too_many(&lists(4_000), ITEMS_MAX), None);
+        assert!(too_many(&lists(6_000), ITEMS_MAX).unwrap().message.contains("13001"));
+        let words = json!({ "required": vec!["x"; 20_000] });
+        assert_eq!(too_many(&words, DEFINITION_ITEMS_MAX), None);
+        assert!(too_many(&words, ITEMS_MAX).is_some());
+        let schemas = json!({ "anyOf": vec![json!({}); 20_000] });
+        assert!(too_many(&schemas, DEFINITION_ITEMS_MAX).unwrap().message.contains("at most 10000"));
     }
 }

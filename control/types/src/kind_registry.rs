@@ -181,6 +181,8 @@ pub struct KindEntry {
     pub upstream: Option<&'static UpstreamDefinition>,
     /// Objects are stored in another version, in which they are validated and owned.
     pub translation: Option<&'static VersionConversion>,
+    /// Items that all lists of an object may have together, if the kind is not a client's own.
+    pub items_max: usize,
     /// Warnings about an accepted object.
     pub warnings: fn(&Value) -> Vec<String>,
     /// The warning for every request to this version, because it is deprecated.
@@ -225,6 +227,7 @@ impl KindEntry {
             schema: schema::of::<R>,
             access: AllowedVerbs::Full,
             custom: None,
+            items_max: items::ITEMS_MAX,
             upstream: None,
             translation: None,
             warnings: |_| Vec::new(),
@@ -259,6 +262,7 @@ impl KindEntry {
             schema: || Value::Null,
             access: AllowedVerbs::Full,
             custom: Some(custom),
+            items_max: items::ITEMS_MAX,
             upstream: None,
             translation: None,
             warnings: |_| Vec::new(),
@@ -307,6 +311,12 @@ impl KindEntry {
         object
     }
 
+    /// The items that all lists of an object may have together; `None`: its definition says.
+    #[must_use]
+    pub fn bounded_items(&self) -> Option<usize> {
+        self.custom.is_none().then_some(self.items_max)
+    }
+
     /// Defaults and validates a whole object.
     pub fn admit_object(
         &self,
@@ -314,13 +324,14 @@ impl KindEntry {
         before: Option<&Value>,
         requester: &RequestContext,
     ) -> Result<Value, AdmissionError> {
+        if !requester.internal
+            && let Some(problem) = self.bounded_items().and_then(|limit| items::too_many(&new, limit))
+        {
+            return Err(AdmissionError::Invalid(vec![problem]));
+        }
         match self.definition() {
             Some(definition) => definition.admit(new, before),
-            None if requester.internal => (self.admit)(new, before, requester),
-            None => match items::too_many(&new) {
-                Some(problem) => Err(AdmissionError::Invalid(vec![problem])),
-                None => (self.admit)(new, before, requester),
-            },
+            None => (self.admit)(new, before, requester),
         }
     }
 
@@ -328,9 +339,9 @@ impl KindEntry {
     #[must_use]
     pub fn unknown_fields(&self, object: &Value) -> Vec<String> {
         match self.definition() {
+            // It is refused, and is not read for this.
+            _ if self.bounded_items().is_some_and(|limit| items::too_many(object, limit).is_some()) => Vec::new(),
             Some(definition) => definition.unknown(object),
-            // It is refused, and is not read as the kind's type for this.
-            None if items::too_many(object).is_some() => Vec::new(),
             None => (self.unknown)(object),
         }
     }
@@ -370,6 +381,12 @@ impl KindEntry {
     #[must_use]
     pub fn defined_by(self, upstream: &'static UpstreamDefinition) -> Self {
         Self { upstream: Some(upstream), ..self }
+    }
+
+    /// Lists of an object may have so many items together.
+    #[must_use]
+    pub fn with_items_max(self, items_max: usize) -> Self {
+        Self { items_max, ..self }
     }
 
     /// Clients get the warnings that `warnings` returns for their objects.

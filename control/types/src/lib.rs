@@ -77,7 +77,7 @@ pub fn registry_with(workloads: WorkloadKinds) -> KindRegistry {
         serving::entries(),
         autoscaling::entries(),
         eventing::entries(),
-        vec![KindEntry::of::<CustomResourceDefinition>()],
+        vec![KindEntry::of::<CustomResourceDefinition>().with_items_max(items::DEFINITION_ITEMS_MAX)],
         workloads::entries(workloads),
         messaging::entries(),
         flows::entries(),

@@ -111,7 +111,7 @@ fn written_value(call: &ApiRequest, bytes: &Bytes) -> Result<Value, StatusError>
     let media = body::content_type(&call.headers).unwrap_or_default();
     match body::object(&call.headers, call.target.entry.meta.kind, bytes) {
         Ok(object) => Ok(object),
-        Err(_) if media.ends_with("+json") => body::json(bytes),
+        Err(_) if media.ends_with("+json") => body::json(bytes).map(|(value, _)| value),
         Err(_) => {
             let read = body::yaml(bytes).map_err(|why| StatusError::bad_request(why.to_string()))?;
             Ok(read.0)
@@ -196,7 +196,7 @@ fn missing_role_rules(memory: &MemoryIndex, call: &ApiRequest, value: &Value) ->
 fn patched_role(memory: &MemoryIndex, call: &ApiRequest, operations: &Value) -> Option<Value> {
     let stored = memory.get(&call.key().ok()?)?.value();
     let media = body::content_type(&call.headers).unwrap_or_default();
-    let patch = patch::parse(&call.target.entry, &media, operations.to_string().as_bytes()).ok()?;
+    let (patch, _) = patch::parse(&call.target.entry, &media, operations.to_string().as_bytes()).ok()?;
     patch::apply_patch(&patch, stored).ok()
 }
 

@@ -10,11 +10,10 @@ use http::{HeaderMap, header};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::bounded_yaml;
 use super::budget::{BODY_FREE_BYTES, BodyShare, Budget};
+use super::document_tree;
 use super::errors::StatusError;
-use super::field_validation::{self, FieldValidation};
-use super::integers;
+use super::field_validation::FieldValidation;
 use super::protobuf::{self, ProtobufError};
 use super::weight;
 
@@ -105,8 +104,7 @@ pub(super) fn object_with_duplicates(
 ) -> Result<(Value, Vec<String>), StatusError> {
     let is_ignored = validation == FieldValidation::Ignore;
     let (value, duplicates) = match content_type(headers).as_deref() {
-        None | Some("" | "application/json") if is_ignored => (json(body)?, Vec::new()),
-        None | Some("" | "application/json") => (json(body)?, json_duplicates(body)),
+        None | Some("" | "application/json") => json(body)?,
         Some("application/yaml" | "application/x-yaml" | "text/yaml") => {
             yaml(body).map_err(|why| StatusError::bad_request(format!("error converting YAML to JSON: {why}")))?
         }
@@ -133,26 +131,13 @@ pub(super) fn object_with_duplicates(
     Ok((value, if is_ignored { Vec::new() } else { duplicates }))
 }
 
-pub(super) fn json(body: &[u8]) -> Result<Value, StatusError> {
-    let mut value = serde_json::from_slice(body)
-        .map_err(|why| StatusError::bad_request(format!("the body is not valid JSON: {why}")))?;
-    integers::normalize(&mut value);
-    Ok(value)
+/// A document in JSON, and the fields that stand twice in it, as warnings.
+pub(super) fn json(body: &[u8]) -> Result<(Value, Vec<String>), StatusError> {
+    document_tree::read_json(body).map_err(|why| StatusError::bad_request(format!("the body is not valid JSON: {why}")))
 }
 
-/// The document, and the fields that stand twice in it, as warnings. Clients send JSON as YAML, too: the parser for JSON
-/// takes a twentieth of the time and memory.
+/// The same in YAML. Clients send JSON as YAML, too: the parser for JSON takes a twentieth of the time and memory.
 pub(super) fn yaml(body: &[u8]) -> Result<(Value, Vec<String>), serde_norway::Error> {
-    let json = if weight::begins_as_json(body) { serde_json::from_slice(body).ok() } else { None };
-    let (mut value, duplicates) = match json {
-        Some(value) => (value, json_duplicates(body)),
-        None => bounded_yaml::read(body)?,
-    };
-    integers::normalize(&mut value);
-    Ok((value, duplicates))
-}
-
-/// The fields that stand twice in JSON, as warnings.
-pub(super) fn json_duplicates(body: &[u8]) -> Vec<String> {
-    field_validation::duplicates(&mut serde_json::Deserializer::from_slice(body))
+    let json = if weight::begins_as_json(body) { document_tree::read_json(body).ok() } else { None };
+    json.map_or_else(|| document_tree::read_yaml(body), Ok)
 }

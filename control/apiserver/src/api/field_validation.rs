@@ -4,12 +4,11 @@
 //! default), an error (`Strict`, which kubectl requests) or neither.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::fmt;
 
 use axum::response::Response;
 use http::{HeaderName, HeaderValue};
-use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
 use types::field_errors::AdmissionError;
@@ -95,15 +94,7 @@ pub(super) fn with_warnings(mut response: Response, warnings: &[impl AsRef<str>]
     response
 }
 
-/// The fields that stand twice in a document, as warnings. Parsing keeps the last of them.
-pub(super) fn duplicates<'de, D: Deserializer<'de>>(document: D) -> Vec<String> {
-    let found = DuplicateFields::default();
-    // A document that does not parse is refused elsewhere.
-    let _ = DuplicateFieldWalk { at: &DocumentPath::Root, duplicates: &found }.deserialize(document);
-    found.into_warnings()
-}
-
-/// The fields that stand twice, as warnings: the first ones.
+/// The fields that stand twice in a document, as warnings: the first ones.
 #[derive(Default)]
 pub(super) struct DuplicateFields(RefCell<Vec<String>>);
 
@@ -139,111 +130,17 @@ impl fmt::Display for DocumentPath<'_> {
     }
 }
 
-struct DuplicateFieldWalk<'a> {
-    at: &'a DocumentPath<'a>,
-    duplicates: &'a DuplicateFields,
-}
-
-impl<'de> DeserializeSeed<'de> for DuplicateFieldWalk<'_> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, document: D) -> Result<(), D::Error> {
-        document.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for DuplicateFieldWalk<'_> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a document")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
-        let mut names: HashSet<String> = HashSet::new();
-        while let Some(name) = fields.next_key::<String>()? {
-            let at = DocumentPath::Field(self.at, &name);
-            if names.contains(&name) {
-                self.duplicates.note(&at);
-            }
-            fields.next_value_seed(DuplicateFieldWalk { at: &at, duplicates: self.duplicates })?;
-            names.insert(name);
-        }
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
-        let mut index = 0;
-        while items
-            .next_element_seed(DuplicateFieldWalk {
-                at: &DocumentPath::Item(self.at, index),
-                duplicates: self.duplicates,
-            })?
-            .is_some()
-        {
-            index += 1;
-        }
-        Ok(())
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, document: D) -> Result<(), D::Error> {
-        document.deserialize_any(self)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_str<E>(self, _: &str) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_unit<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-
-    fn visit_none<E>(self) -> Result<(), E> {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use axum::response::IntoResponse;
 
     use super::*;
 
-    fn json(text: &str) -> Vec<String> {
-        duplicates(&mut serde_json::Deserializer::from_str(text))
-    }
-
-    #[test]
-    fn a_field_that_stands_twice_is_named_with_its_path() {
-        assert_eq!(
-            json(r#"{"a": {"b": [1, {"c": 1, "d": null, "c": 2}]}, "e": true}"#),
-            [r#"duplicate field "a.b[1].c""#]
-        );
-        assert!(json(r#"{"a": {"b": 1}, "c": {"b": 1}, "d": [0.5, -1, "x"]}"#).is_empty());
-        let yaml = serde_norway::Deserializer::from_str("a: 1\nb:\n  c: 1\n  c: 2\n");
-        assert_eq!(duplicates(yaml), [r#"duplicate field "b.c""#]);
-    }
-
     #[test]
     fn duplicate_fields_are_reported_up_to_limit() {
-        let text = format!("{{{}\"a\":1}}", "\"a\":1,".repeat(10_000));
-        let found = json(&text);
+        let duplicates = DuplicateFields::default();
+        (0..10_000).for_each(|_| duplicates.note(&DocumentPath::Field(&DocumentPath::Root, "a")));
+        let found = duplicates.into_warnings();
         assert_eq!(found.len(), DUPLICATES_REPORTED_MAX);
         let response = with_warnings("".into_response(), &found);
         let bytes: usize = response.headers().get_all(WARNING).iter().map(HeaderValue::len).sum();

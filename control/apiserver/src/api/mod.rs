@@ -14,7 +14,6 @@ mod authentication;
 mod authorization;
 mod backup;
 mod body;
-mod bounded_yaml;
 mod budget;
 mod content_negotiation;
 mod conversion;
@@ -28,6 +27,7 @@ mod delete;
 mod derived_pods;
 mod discovery;
 mod document_cache;
+mod document_tree;
 mod errors;
 mod field_ownership;
 mod field_validation;
@@ -38,6 +38,7 @@ mod inflight_limiter;
 mod integers;
 mod jsonpath;
 mod list;
+mod list_lengths;
 pub mod listener;
 mod logs;
 mod metadata_validation;
@@ -418,10 +419,21 @@ async fn receive(call: &ApiRequest, body: Body) -> Result<(Received, Weight), St
         return Ok((received, Weight::default())); // our own controllers do not attack us
     }
     let weight = Weight::of(body::content_type(&call.headers).as_deref(), &received)?;
+    check_items(call, &weight)?;
     // A short patch of a long object costs as much as the object.
     let stored = call.key().ok().and_then(|key| call.server.store.read().get(&key));
     let weight = stored.map_or(weight, |stored| weight.with_stored(stored.json_bytes()));
     Ok((received, weight))
+}
+
+/// Refuses lists that are too long for a kind that is a type, before they become a tree.
+fn check_items(call: &ApiRequest, weight: &Weight) -> Result<(), StatusError> {
+    let entry = call.target.entry;
+    let name = call.target.name.as_deref().unwrap_or_default();
+    match entry.bounded_items().and_then(|limit| weight.items.problem(limit)) {
+        Some(problem) => Err(StatusError::invalid(entry.meta, name, &[problem])),
+        None => Ok(()),
+    }
 }
 
 /// Answers a small request on this thread, and a large one on a worker thread. Skips a request whose client has gone.

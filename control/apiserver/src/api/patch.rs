@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use axum::response::Response;
 use http::StatusCode;
 use json_patch::jsonptr::Pointer;
-use json_patch::{AddOperation, PatchOperation};
+use json_patch::{AddOperation, PatchOperation, ReplaceOperation, TestOperation};
 use serde_json::Value;
 
 use crate::store::{DecodedObject, OBJECT_BYTES_MAX, StagedView};
@@ -13,9 +13,8 @@ use types::kind_registry::KindEntry;
 
 use super::decide::Write;
 use super::errors::StatusError;
-use super::field_validation::FieldValidation;
 use super::{
-    ApiRequest, apply, as_dry_run, body, crd_names, field_ownership, field_validation, get, integers, prepare,
+    ApiRequest, apply, as_dry_run, body, crd_names, document_tree, field_ownership, field_validation, get, prepare,
     strategic_merge, weight,
 };
 
@@ -60,12 +59,8 @@ pub(super) async fn patch(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
         let why = "Forbidden: may not be specified for non-apply patch";
         return Err(StatusError::invalid_option("PatchOptions", "force", why));
     }
-    let patch = parse(&entry, &media, bytes)?;
+    let (patch, duplicates) = parse(&entry, &media, bytes)?;
     let validation = call.field_validation();
-    let duplicates = match validation {
-        FieldValidation::Ignore => Vec::new(),
-        _ => body::json_duplicates(bytes),
-    };
     let warnings = Arc::new(OnceLock::new());
     let tell = Arc::clone(&warnings);
     let judge = {
@@ -103,51 +98,64 @@ pub(super) fn is_core(entry: &KindEntry) -> bool {
     !entry.has_definition() && (group.is_empty() || group.ends_with(".k8s.io") || ["apps", "batch"].contains(&group))
 }
 
-pub(super) fn parse(entry: &KindEntry, media: &str, bytes: &[u8]) -> Result<PatchDocument, StatusError> {
+/// The patch, and the fields that stand twice in it, as warnings.
+pub(super) fn parse(entry: &KindEntry, media: &str, bytes: &[u8]) -> Result<(PatchDocument, Vec<String>), StatusError> {
     parse_of(entry, media, bytes, if is_core(entry) { ACCEPTED_CORE } else { ACCEPTED })
 }
 
 /// For subresources that are not objects of their own, so that nothing can be applied to them.
 pub(super) fn parse_of_scale(entry: &KindEntry, media: &str, bytes: &[u8]) -> Result<PatchDocument, StatusError> {
-    parse_of(entry, media, bytes, ACCEPTED_SCALE)
+    parse_of(entry, media, bytes, ACCEPTED_SCALE).map(|(patch, _)| patch)
 }
 
-fn parse_of(entry: &KindEntry, media: &str, bytes: &[u8], accepted: &str) -> Result<PatchDocument, StatusError> {
+fn parse_of(
+    entry: &KindEntry,
+    media: &str,
+    bytes: &[u8],
+    accepted: &str,
+) -> Result<(PatchDocument, Vec<String>), StatusError> {
     let core = is_core(entry);
-    match media {
-        "application/merge-patch+json" => parse_object(bytes).map(PatchDocument::Merge),
-        "application/strategic-merge-patch+json" if core => parse_object(bytes).map(PatchDocument::Strategic),
-        "application/json-patch+json" => {
-            let operations: Vec<Value> = serde_json::from_slice(bytes)
-                .map_err(|why| StatusError::bad_request(format!("error decoding patch: {why}")))?;
-            if operations.len() > OPERATIONS_MAX {
-                return Err(StatusError::too_many_operations(operations.len(), OPERATIONS_MAX));
-            }
-            let patch: Result<Vec<PatchOperation>, _> = operations.into_iter().map(operation).collect();
-            let patch = patch.map_err(|why| StatusError::invalid_patch(&why.to_string()))?;
-            Ok(PatchDocument::Json(json_patch::Patch(patch)))
-        }
-        _ => Err(StatusError::unsupported_media_type(accepted)),
+    let kind = match media {
+        "application/json-patch+json" => return parse_operations(bytes),
+        "application/merge-patch+json" => PatchDocument::Merge,
+        "application/strategic-merge-patch+json" if core => PatchDocument::Strategic,
+        _ => return Err(StatusError::unsupported_media_type(accepted)),
+    };
+    let (patch, duplicates) = body::json(bytes)?;
+    if !patch.is_object() {
+        return Err(StatusError::bad_request("error decoding patch: a merge patch has to be one object"));
     }
+    Ok((kind(patch), duplicates))
+}
+
+fn parse_operations(bytes: &[u8]) -> Result<(PatchDocument, Vec<String>), StatusError> {
+    let wrong = |why: String| StatusError::bad_request(format!("error decoding patch: {why}"));
+    let (list, duplicates) = document_tree::read_json(bytes).map_err(|why| wrong(why.to_string()))?;
+    let Value::Array(operations) = list else { return Err(wrong("a JSON patch has to be a list".to_owned())) };
+    if operations.len() > OPERATIONS_MAX {
+        return Err(StatusError::too_many_operations(operations.len(), OPERATIONS_MAX));
+    }
+    let patch: Result<Vec<PatchOperation>, _> = operations.into_iter().map(operation).collect();
+    let patch = patch.map_err(|why| StatusError::invalid_patch(&why.to_string()))?;
+    Ok((PatchDocument::Json(json_patch::Patch(patch)), duplicates))
 }
 
 /// One operation. A missing value is `null`, as Kubernetes reads it.
 fn operation(mut said: Value) -> Result<PatchOperation, serde_json::Error> {
-    integers::normalize(&mut said);
+    // Reading an operation copies its value twice.
+    let mut value = said.get_mut("value").map(Value::take).unwrap_or_default();
     let takes = matches!(said["op"].as_str(), Some("add" | "replace" | "test"));
     if let Some(fields) = said.as_object_mut().filter(|_| takes) {
-        fields.entry("value").or_insert(Value::Null);
+        fields.insert("value".to_owned(), Value::Null);
     }
-    serde_json::from_value(said)
-}
-
-fn parse_object(bytes: &[u8]) -> Result<Value, StatusError> {
-    let patch = body::json(bytes)?;
-    if patch.is_object() {
-        Ok(patch)
-    } else {
-        Err(StatusError::bad_request("error decoding patch: a merge patch has to be one object"))
+    let mut operation = serde_json::from_value(said)?;
+    match &mut operation {
+        PatchOperation::Add(AddOperation { value: place, .. })
+        | PatchOperation::Replace(ReplaceOperation { value: place, .. })
+        | PatchOperation::Test(TestOperation { value: place, .. }) => std::mem::swap(place, &mut value),
+        PatchOperation::Copy(_) | PatchOperation::Move(_) | PatchOperation::Remove(_) => {}
     }
+    Ok(operation)
 }
 
 /// `object` with the changes of the patch.
@@ -273,7 +281,7 @@ mod tests {
             assert_eq!(parse(&entry, media, wrong.as_bytes()).unwrap_err().code, 422, "{wrong}");
         }
         assert_eq!(parse(&entry, media, b"{}").unwrap_err().code, 400);
-        let patch = parse(&entry, media, br#"[{"op":"add","path":"/a"}]"#).unwrap();
+        let (patch, _) = parse(&entry, media, br#"[{"op":"add","path":"/a"}]"#).unwrap();
         assert_eq!(apply_to(&patch, json!({})).unwrap(), json!({ "a": null }));
     }
 

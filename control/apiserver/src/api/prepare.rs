@@ -266,7 +266,7 @@ pub(super) fn prepare_status(
     if requester.internal && entry.custom.is_none() {
         return Ok(finish_update(before, object));
     }
-    if let Some(problem) = items::too_many(&object).filter(|_| entry.custom.is_none()) {
+    if let Some(problem) = entry.bounded_items().and_then(|limit| items::too_many(&object, limit)) {
         return Err(StatusError::invalid(meta, &before.key.name, &[problem]));
     }
     if crd_status::is_definition(meta) {

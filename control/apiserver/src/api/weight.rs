@@ -4,8 +4,10 @@
 //! 700. So values are counted first, in one pass that allocates nothing.
 
 use serde_json::Value;
+use types::items::ItemCount;
 
 use super::errors::StatusError;
+use super::list_lengths::skip_string;
 
 /// Memory that one body may take as a tree, in bytes. The largest definitions that users write (1.5 MB of
 /// schema, 20,000 objects) take 25 MB. What is done with a tree (defaults, a typed copy, owners, the answer) takes
@@ -34,6 +36,7 @@ pub(super) struct Weight {
     entries: usize,
     /// The non-empty objects.
     objects: usize,
+    pub(super) items: ItemCount,
 }
 
 impl Weight {
@@ -77,35 +80,42 @@ impl Weight {
 
     fn of_json(body: &[u8]) -> Self {
         let mut weight = Self { text_bytes: body.len(), values: 1, ..Self::default() };
-        let (mut depth, mut opened) = (0_usize, false);
+        // A bit for each level that is open: whether it is a list.
+        let (mut depth, mut lists) = (0_usize, 0_u128);
+        // The bracket that has just been opened.
+        let mut opened = None;
         let mut rest = body.iter();
-        while let Some(byte) = rest.next() {
-            let was_opened = std::mem::replace(&mut opened, false);
+        while let Some(&byte) = rest.next() {
+            if matches!(byte, b' ' | b'\n' | b'\r' | b'\t') {
+                continue;
+            }
+            let was_opened = std::mem::take(&mut opened);
+            weight.items.all += usize::from(was_opened == Some(b'[') && byte != b']');
             match byte {
                 b'"' => {
-                    // To the end of the text, over what is escaped.
-                    while let Some(byte) = rest.next() {
-                        match byte {
-                            b'\\' => drop(rest.next()),
-                            b'"' => break,
-                            _ => {}
-                        }
-                    }
-                    weight.objects += usize::from(was_opened);
+                    skip_string(&mut rest);
+                    weight.objects += usize::from(was_opened == Some(b'{'));
                 }
                 b'{' | b'[' => {
                     weight.values += 1;
+                    weight.items.nested += usize::from(lists & 1 == 1);
+                    lists = lists << 1 | u128::from(byte == b'[');
                     depth += 1;
                     // The parser refuses it where this one stops.
                     if depth > DEPTH_MAX {
                         break;
                     }
-                    opened = *byte == b'{';
+                    opened = Some(byte);
                 }
-                b'}' | b']' => depth = depth.saturating_sub(1),
-                b',' => weight.values += 1,
+                b'}' | b']' => {
+                    depth = depth.saturating_sub(1);
+                    lists >>= 1;
+                }
+                b',' => {
+                    weight.values += 1;
+                    weight.items.all += usize::from(lists & 1 == 1);
+                }
                 b':' => weight.entries += 1,
-                b' ' | b'\n' | b'\r' | b'\t' => opened = was_opened,
                 _ => {}
             }
         }
@@ -119,13 +129,25 @@ impl Weight {
         let (entries, lines) = (count(b":"), count(b"\n"));
         // The parser stores an event for each value in addition to the tree.
         let values = 2 * (1 + lines + count(b",[{"));
-        Self { text_bytes: body.len(), values, entries, objects: entries.min(lines + count(b"{")) / 2 }
+        Self {
+            text_bytes: body.len(),
+            values,
+            entries,
+            objects: entries.min(lines + count(b"{")) / 2,
+            items: ItemCount::default(),
+        }
     }
 
     /// As good as: messages are counted when they are read, and refused beyond their limit.
     fn of_protobuf(body: &[u8]) -> Self {
         let bytes = body.len();
-        Self { text_bytes: bytes, values: 1 + bytes / 8, entries: bytes / 24, objects: bytes / 100 }
+        Self {
+            text_bytes: bytes,
+            values: 1 + bytes / 8,
+            entries: bytes / 24,
+            objects: bytes / 100,
+            items: ItemCount::default(),
+        }
     }
 }
 
@@ -197,6 +219,18 @@ mod tests {
         assert_eq!(json(r#"[ { "a" : { } } , { } ]"#), (6, 1, 1));
         assert_eq!(json(r#""\\""#), (1, 0, 0));
         assert_eq!(json(""), (1, 0, 0));
+    }
+
+    /// As `items::too_many` counts them in the tree.
+    #[test]
+    fn items_of_all_lists_are_counted() {
+        let items = |text: &str| {
+            let items = Weight::of(None, text.as_bytes()).unwrap().items;
+            (items.all, items.nested)
+        };
+        assert_eq!(items(r#"[{},[ ],{"a":[true,false,null]},1,-2.5e7,"t[{", [[{}]]]"#), (12, 6));
+        assert_eq!(items(r#"{"a":true,"b":{"c":null,"d":{}},"e":"n"}"#), (0, 0));
+        assert_eq!(items("]}][\n"), (0, 0));
     }
 
     #[test]

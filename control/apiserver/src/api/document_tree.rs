@@ -1,8 +1,8 @@
-//! Reads YAML into a tree whose size is bounded while it grows.
+//! Reads JSON and YAML into a tree of values, with the fields that stand twice.
 //!
-//! An alias copies the value of its anchor. Eight thousand aliases of a text of 60 KB are 80 KB of YAML and 480 MB of text, which
-//! counting the values of the body would not detect. Duplicate fields are found in the same pass, because the
-//! parser takes twenty times as long as the one for JSON.
+//! The tree of YAML is bounded while it grows. An alias copies the value of its anchor: eight thousand aliases of a text of
+//! 60 KB are 80 KB of YAML and 480 MB of text, which counting the values of the body would not detect. The lists of JSON
+//! get the memory that they need at once, because the lengths are known.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,38 +11,76 @@ use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visit
 use serde_json::{Map, Number, Value};
 
 use super::field_validation::{DocumentPath, DuplicateFields};
+use super::integers;
+use super::list_lengths::ListLengths;
 use super::weight::{ENTRY_BYTES, OBJECT_BYTES, VALUE_BYTES, Weight};
 
 /// Memory that aliases may add to a document, in bytes, in addition to as much again as the document is expected to take.
 const ALIASES_BYTES_MAX: usize = 256 * 1024;
 
-/// The document, and the fields that stand twice in it, as warnings.
+/// The document, and the fields that stand twice in it, as warnings. The last of them stays.
 ///
 /// # Errors
 /// The document is malformed, or its aliases make it too large.
-pub(super) fn read(body: &[u8]) -> Result<(Value, Vec<String>), serde_norway::Error> {
-    let left = Cell::new(2 * Weight::of_yaml(body).tree_bytes() + ALIASES_BYTES_MAX);
-    let duplicates = DuplicateFields::default();
-    let tree = BoundedTree { left: &left, at: &DocumentPath::Root, duplicates: &duplicates };
-    let value = tree.deserialize(serde_norway::Deserializer::from_slice(body))?;
-    Ok((value, duplicates.into_warnings()))
+pub(super) fn read_yaml(body: &[u8]) -> Result<(Value, Vec<String>), serde_norway::Error> {
+    let document = Document::bounded(2 * Weight::of_yaml(body).tree_bytes() + ALIASES_BYTES_MAX);
+    let value = document.tree().deserialize(serde_norway::Deserializer::from_slice(body))?;
+    Ok((value, document.duplicates.into_warnings()))
+}
+
+/// The same of JSON whose size is bounded already.
+///
+/// # Errors
+/// The document is malformed.
+pub(super) fn read_json(body: &[u8]) -> Result<(Value, Vec<String>), serde_json::Error> {
+    let document = Document { lengths: ListLengths::of_json(body), ..Document::bounded(usize::MAX) };
+    let mut text = serde_json::Deserializer::from_slice(body);
+    let value = document.tree().deserialize(&mut text)?;
+    text.end()?;
+    Ok((value, document.duplicates.into_warnings()))
+}
+
+/// What is known of the document so far.
+struct Document {
+    /// Bytes that the tree may still grow by.
+    bytes_left: Cell<usize>,
+    /// Lists that have begun.
+    lists: Cell<u32>,
+    lengths: ListLengths,
+    duplicates: DuplicateFields,
+}
+
+impl Document {
+    fn bounded(bytes: usize) -> Self {
+        let (bytes_left, lists) = (Cell::new(bytes), Cell::new(0));
+        Self { bytes_left, lists, lengths: ListLengths::default(), duplicates: DuplicateFields::default() }
+    }
+
+    fn tree(&self) -> BoundedTree<'_> {
+        BoundedTree { document: self, at: &DocumentPath::Root }
+    }
+
+    /// A list, with room for its items if their count is known.
+    fn begin_list(&self) -> Vec<Value> {
+        let nth = self.lists.get();
+        self.lists.set(nth + 1);
+        Vec::with_capacity(self.lengths.of(nth))
+    }
 }
 
 #[derive(Clone, Copy)]
 struct BoundedTree<'a> {
-    /// Bytes that the tree may still grow by.
-    left: &'a Cell<usize>,
+    document: &'a Document,
     at: &'a DocumentPath<'a>,
-    duplicates: &'a DuplicateFields,
 }
 
 impl BoundedTree<'_> {
     fn grow<E: de::Error>(self, bytes: usize) -> Result<(), E> {
         let left =
-            self.left.get().checked_sub(bytes).ok_or_else(|| {
+            self.document.bytes_left.get().checked_sub(bytes).ok_or_else(|| {
                 E::custom("its aliases make the document too large: send JSON, or write the values out")
             })?;
-        self.left.set(left);
+        self.document.bytes_left.set(left);
         Ok(())
     }
 
@@ -88,7 +126,7 @@ impl<'de> Visitor<'de> for BoundedTree<'_> {
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
-        self.scalar(value)
+        integers::whole(value).map_or_else(|| self.scalar(value), |whole| self.scalar(whole))
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> Result<Value, E> {
@@ -110,7 +148,7 @@ impl<'de> Visitor<'de> for BoundedTree<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         self.grow(VALUE_BYTES)?;
-        let mut list = Vec::new();
+        let mut list = self.document.begin_list();
         while let Some(item) =
             items.next_element_seed(BoundedTree { at: &DocumentPath::Item(self.at, list.len()), ..self })?
         {
@@ -126,7 +164,7 @@ impl<'de> Visitor<'de> for BoundedTree<'_> {
             self.grow(if fields.is_empty() { OBJECT_BYTES } else { 0 } + ENTRY_BYTES + name.len())?;
             let at = DocumentPath::Field(self.at, &name);
             if fields.contains_key(&name) {
-                self.duplicates.note(&at);
+                self.document.duplicates.note(&at);
             }
             let value = entries.next_value_seed(BoundedTree { at: &at, ..self })?;
             fields.insert(name, value);
@@ -153,8 +191,46 @@ mod tests {
             "",
         ] {
             let plain = serde_norway::from_str::<Value>(text).map_err(|why| why.to_string());
-            assert_eq!(read(text.as_bytes()).map(|read| read.0).map_err(|why| why.to_string()), plain, "{text}");
+            assert_eq!(read_yaml(text.as_bytes()).map(|read| read.0).map_err(|why| why.to_string()), plain, "{text}");
         }
+    }
+
+    /// APP-37
+    #[test]
+    fn json_is_read_as_the_plain_parser_reads_it_but_whole_numbers_have_no_fraction() {
+        for text in [
+            r#"{"a":[1,-2,0.5,null,true,"x\u00e9\n",[],{}],"b":{"c":{"d":""}}}"#,
+            "18446744073709551616",
+            "[1,2",
+            "[1] 2",
+            "{\"a\":}",
+            "",
+        ] {
+            let plain = serde_json::from_str::<Value>(text).map_err(|why| why.to_string());
+            let read = read_json(text.as_bytes()).map(|read| read.0).map_err(|why| why.to_string());
+            assert_eq!(read, plain, "{text}");
+        }
+        assert_eq!(read_json(b"[3.0,1e2,0.5]").unwrap().0, json!([3, 100, 0.5]));
+        let nested = format!("{}{}", "[".repeat(200), "]".repeat(200));
+        assert!(read_json(nested.as_bytes()).is_err(), "the parser bounds the nesting");
+    }
+
+    /// A list that doubled would have room for 32,768.
+    #[test]
+    fn list_of_json_has_room_for_its_items_and_no_more() {
+        let text = format!("{{\"a\":[[1],[{}]]}}", vec!["{}"; 20_000].join(","));
+        let Value::Array(mut lists) = read_json(text.as_bytes()).unwrap().0["a"].take() else { panic!("a list") };
+        let Value::Array(long) = lists.remove(1) else { panic!("a list") };
+        assert_eq!((long.len(), long.capacity()), (20_000, 20_000));
+    }
+
+    #[test]
+    fn json_field_that_stands_twice_is_named_with_its_path() {
+        let text = br#"{"a": {"b": [1, {"c": 1, "d": null, "c": 2}]}, "e": true}"#;
+        let (value, duplicates) = read_json(text).unwrap();
+        assert_eq!(duplicates, [r#"duplicate field "a.b[1].c""#]);
+        assert_eq!(value["a"]["b"][1], json!({ "c": 2, "d": null }));
+        assert!(read_json(br#"{"a": {"b": 1}, "c": {"b": 1}, "d": [0.5, -1, "x"]}"#).unwrap().1.is_empty());
     }
 
     #[test]
@@ -162,24 +238,24 @@ mod tests {
         let bomb = |length: usize, count: usize| {
             format!("a: &a \"{}\"\nb: [{}]\n", "x".repeat(length), vec!["*a"; count].join(","))
         };
-        let why = read(bomb(54_000, 2_000).as_bytes()).unwrap_err().to_string();
+        let why = read_yaml(bomb(54_000, 2_000).as_bytes()).unwrap_err().to_string();
         assert!(why.contains("aliases"), "{why}");
         let keys = format!("a: &a {}\nb: [{}]\n", "x".repeat(50_000), vec!["{*a : 1}"; 5_000].join(","));
-        assert!(read(keys.as_bytes()).is_err());
-        assert!(read(bomb(1_000, 100).as_bytes()).is_ok(), "what people write is read");
+        assert!(read_yaml(keys.as_bytes()).is_err());
+        assert!(read_yaml(bomb(1_000, 100).as_bytes()).is_ok(), "what people write is read");
     }
 
     #[test]
     fn document_without_aliases_fits_however_it_is_shaped() {
         for item in ["- {a: {b: {c: {}}}}\n", "- a: b\n", "- []\n", "- {}\n", "- 1\n", "- a:\n    b:\n      c: 1\n"] {
-            assert!(read(item.repeat(5_000).as_bytes()).is_ok(), "{item}");
+            assert!(read_yaml(item.repeat(5_000).as_bytes()).is_ok(), "{item}");
         }
-        assert_eq!(read(b"a: {b: [1]}").unwrap().0, json!({ "a": { "b": [1] } }));
+        assert_eq!(read_yaml(b"a: {b: [1]}").unwrap().0, json!({ "a": { "b": [1] } }));
     }
 
     #[test]
     fn field_that_stands_twice_is_named_and_its_last_value_stays() {
-        let (value, duplicates) = read(b"a:\n- b: 1\n  c: {d: 1, d: 2}\n  b: 3\n").unwrap();
+        let (value, duplicates) = read_yaml(b"a:\n- b: 1\n  c: {d: 1, d: 2}\n  b: 3\n").unwrap();
         assert_eq!(value, json!({ "a": [{ "b": 3, "c": { "d": 2 } }] }));
         assert_eq!(duplicates, [r#"duplicate field "a[0].c.d""#, r#"duplicate field "a[0].b""#]);
     }
