@@ -105,6 +105,7 @@ impl EventsFixture {
             guards_loops: true,
             types: None,
             admission: None,
+            external: None,
             subscribers: subscribers.into_iter().map(Arc::new).collect(),
             tally: Arc::default(),
         });
