@@ -4,8 +4,6 @@
 //! [`KindRegistry`]. The API server works on JSON values and asks the row for everything kind-specific.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -13,16 +11,14 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::adapter_schemas::AdapterTypeSpec;
 use crate::custom_kinds::{self, CustomKind, ScaleSubresource, UpstreamDefinition};
 use crate::duck_types::DuckType;
 use crate::field_errors::{AdmissionError, FieldErrors};
 use crate::object_reader::read;
 use crate::printer_column::{AGE, PrinterColumn};
+pub use crate::request_context::RequestContext;
 use crate::role_rules::RoleRule;
 use crate::settings::Settings;
-use crate::sink_injection::SinkInjection;
-use crate::user_info::{CONTROLLER_USER, UserInfo};
 use crate::{items, nulls, schema};
 
 /// The suffixes of the groups of Knative's kinds. Kubernetes validates those by a schema, and its own kinds by Go's reader.
@@ -98,35 +94,6 @@ pub enum UnknownFieldPolicy {
     Prune,
     /// 400 (eventing, messaging, flows, sources).
     Reject,
-}
-
-/// The user of a request, and the operator's settings at that time.
-#[derive(Debug, Clone, Default)]
-pub struct RequestContext {
-    pub user: String,
-    pub groups: Vec<String>,
-    /// Empty without groups.
-    pub uid: String,
-    /// The user's extra attributes, by name.
-    pub extra: BTreeMap<String, Vec<String>>,
-    /// The authenticated user, if the request impersonates another.
-    pub impersonator: Option<Arc<UserInfo>>,
-    /// A controller of ours, over the in-process client.
-    pub internal: bool,
-    /// The current settings.
-    pub settings: Arc<Settings>,
-    /// The AdapterTypes, for kinds that they apply to.
-    pub adapter_types: Vec<AdapterTypeSpec>,
-    /// The SinkBindings in the namespace of the write, for kinds that they apply to.
-    pub injections: Vec<SinkInjection>,
-}
-
-impl RequestContext {
-    /// One of our controllers: in this process, or in another appliance that follows this API.
-    #[must_use]
-    pub fn is_controller(&self) -> bool {
-        self.internal || self.user == CONTROLLER_USER
-    }
 }
 
 /// A kind's own rules. Values in, values out: no I/O, no clock.

@@ -41,6 +41,7 @@ pub mod persistent_volume_claim;
 pub mod printer_column;
 pub mod quantity;
 pub mod rbac;
+pub mod request_context;
 pub mod role_rules;
 pub mod schema;
 pub mod secret_reference;

@@ -10,12 +10,13 @@ use http::{HeaderMap, header};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::ApiRequest;
 use super::budget::{BODY_FREE_BYTES, BodyShare, Budget};
 use super::document_tree;
 use super::errors::StatusError;
 use super::field_validation::FieldValidation;
 use super::protobuf::{self, ProtobufError};
-use super::weight;
+use super::weight::{self, Weight};
 
 /// Largest request body, in bytes; the figure that Kubernetes documents.
 pub const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
@@ -81,6 +82,19 @@ async fn collect(mut share: BodyShare, body: Body) -> Result<Received, StatusErr
             (until, came) = (Instant::now() + PAUSE_MAX, 0);
         }
     }
+}
+
+/// A body, with its estimated size in memory.
+pub(super) async fn receive(call: &ApiRequest, body: Body) -> Result<(Received, Weight), StatusError> {
+    let received = read(&call.server.budget, body).await?;
+    if call.server.default_requester.internal {
+        return Ok((received, Weight::default())); // our own controllers do not attack us
+    }
+    let weight = Weight::of(content_type(&call.headers).as_deref(), &received)?;
+    weight.check_items(&call.target.entry, call.target.name.as_deref())?;
+    // A short patch of a long object costs as much as the object.
+    let stored = call.key().ok().and_then(|key| call.server.store.read().get(&key));
+    Ok((received, stored.map_or(weight, |stored| weight.with_stored(stored.json_bytes()))))
 }
 
 /// The media type without its parameters, in lower case; `None` if absent.

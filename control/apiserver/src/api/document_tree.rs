@@ -23,9 +23,9 @@ const ALIASES_BYTES_MAX: usize = 256 * 1024;
 /// # Errors
 /// The document is malformed, or its aliases make it too large.
 pub(super) fn read_yaml(body: &[u8]) -> Result<(Value, Vec<String>), serde_norway::Error> {
-    let document = Document::bounded(2 * Weight::of_yaml(body).tree_bytes() + ALIASES_BYTES_MAX);
-    let value = document.tree().deserialize(serde_norway::Deserializer::from_slice(body))?;
-    Ok((value, document.duplicates.into_warnings()))
+    let context = TreeContext::bounded(2 * Weight::of_yaml(body).tree_bytes() + ALIASES_BYTES_MAX);
+    let value = context.tree().deserialize(serde_norway::Deserializer::from_slice(body))?;
+    Ok((value, context.duplicates.into_warnings()))
 }
 
 /// The same of JSON whose size is bounded already.
@@ -33,15 +33,15 @@ pub(super) fn read_yaml(body: &[u8]) -> Result<(Value, Vec<String>), serde_norwa
 /// # Errors
 /// The document is malformed.
 pub(super) fn read_json(body: &[u8]) -> Result<(Value, Vec<String>), serde_json::Error> {
-    let document = Document { lengths: ListLengths::of_json(body), ..Document::bounded(usize::MAX) };
+    let context = TreeContext { lengths: ListLengths::of_json(body), ..TreeContext::bounded(usize::MAX) };
     let mut text = serde_json::Deserializer::from_slice(body);
-    let value = document.tree().deserialize(&mut text)?;
+    let value = context.tree().deserialize(&mut text)?;
     text.end()?;
-    Ok((value, document.duplicates.into_warnings()))
+    Ok((value, context.duplicates.into_warnings()))
 }
 
 /// What is known of the document so far.
-struct Document {
+struct TreeContext {
     /// Bytes that the tree may still grow by.
     bytes_left: Cell<usize>,
     /// Lists that have begun.
@@ -50,14 +50,14 @@ struct Document {
     duplicates: DuplicateFields,
 }
 
-impl Document {
+impl TreeContext {
     fn bounded(bytes: usize) -> Self {
         let (bytes_left, lists) = (Cell::new(bytes), Cell::new(0));
         Self { bytes_left, lists, lengths: ListLengths::default(), duplicates: DuplicateFields::default() }
     }
 
     fn tree(&self) -> BoundedTree<'_> {
-        BoundedTree { document: self, at: &DocumentPath::Root }
+        BoundedTree { context: self, at: &DocumentPath::Root }
     }
 
     /// A list, with room for its items if their count is known.
@@ -70,17 +70,17 @@ impl Document {
 
 #[derive(Clone, Copy)]
 struct BoundedTree<'a> {
-    document: &'a Document,
+    context: &'a TreeContext,
     at: &'a DocumentPath<'a>,
 }
 
 impl BoundedTree<'_> {
     fn grow<E: de::Error>(self, bytes: usize) -> Result<(), E> {
         let left =
-            self.document.bytes_left.get().checked_sub(bytes).ok_or_else(|| {
+            self.context.bytes_left.get().checked_sub(bytes).ok_or_else(|| {
                 E::custom("its aliases make the document too large: send JSON, or write the values out")
             })?;
-        self.document.bytes_left.set(left);
+        self.context.bytes_left.set(left);
         Ok(())
     }
 
@@ -148,7 +148,7 @@ impl<'de> Visitor<'de> for BoundedTree<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         self.grow(VALUE_BYTES)?;
-        let mut list = self.document.begin_list();
+        let mut list = self.context.begin_list();
         while let Some(item) =
             items.next_element_seed(BoundedTree { at: &DocumentPath::Item(self.at, list.len()), ..self })?
         {
@@ -164,7 +164,7 @@ impl<'de> Visitor<'de> for BoundedTree<'_> {
             self.grow(if fields.is_empty() { OBJECT_BYTES } else { 0 } + ENTRY_BYTES + name.len())?;
             let at = DocumentPath::Field(self.at, &name);
             if fields.contains_key(&name) {
-                self.document.duplicates.note(&at);
+                self.context.duplicates.note(&at);
             }
             let value = entries.next_value_seed(BoundedTree { at: &at, ..self })?;
             fields.insert(name, value);

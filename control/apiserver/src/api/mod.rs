@@ -378,7 +378,7 @@ async fn handle_object_request(call: &Arc<ApiRequest>, method: &Method, body: Bo
     let reads = method == Method::GET;
     match call.target.entry.access {
         AllowedVerbs::CreateOnly if method == Method::POST && !named => {
-            let received = receive(call, body).await?;
+            let received = body::receive(call, body).await?;
             return on_its_thread(call, received, |call, bytes| async move { reviews::handle(&call, &bytes) }).await;
         }
         AllowedVerbs::CreateOnly => return Err(StatusError::method_not_allowed()),
@@ -389,7 +389,7 @@ async fn handle_object_request(call: &Arc<ApiRequest>, method: &Method, body: Bo
         AllowedVerbs::Derived | AllowedVerbs::Full => {}
     }
     if let Some(scale) = call.target.scale {
-        let (received, method) = (receive(call, body).await?, method.clone());
+        let (received, method) = (body::receive(call, body).await?, method.clone());
         let answer =
             async move |call: Arc<ApiRequest>, bytes: Bytes| scale::handle(&call, &method, scale, &bytes).await;
         return on_its_thread(call, received, answer).await;
@@ -407,33 +407,9 @@ async fn handle_object_request(call: &Arc<ApiRequest>, method: &Method, body: Bo
     if let Some(name) = &call.target.name {
         crd_registry::check_not_built_in(call, name)?;
     }
-    let (received, method) = (receive(call, body).await?, method.clone());
+    let (received, method) = (body::receive(call, body).await?, method.clone());
     on_its_thread(call, received, async move |call: Arc<ApiRequest>, bytes: Bytes| write(&call, &method, &bytes).await)
         .await
-}
-
-/// A body, with its estimated size in memory.
-async fn receive(call: &ApiRequest, body: Body) -> Result<(Received, Weight), StatusError> {
-    let received = body::read(&call.server.budget, body).await?;
-    if call.server.default_requester.internal {
-        return Ok((received, Weight::default())); // our own controllers do not attack us
-    }
-    let weight = Weight::of(body::content_type(&call.headers).as_deref(), &received)?;
-    check_items(call, &weight)?;
-    // A short patch of a long object costs as much as the object.
-    let stored = call.key().ok().and_then(|key| call.server.store.read().get(&key));
-    let weight = stored.map_or(weight, |stored| weight.with_stored(stored.json_bytes()));
-    Ok((received, weight))
-}
-
-/// Refuses lists that are too long for a kind that is a type, before they become a tree.
-fn check_items(call: &ApiRequest, weight: &Weight) -> Result<(), StatusError> {
-    let entry = call.target.entry;
-    let name = call.target.name.as_deref().unwrap_or_default();
-    match entry.bounded_items().and_then(|limit| weight.items.problem(limit)) {
-        Some(problem) => Err(StatusError::invalid(entry.meta, name, &[problem])),
-        None => Ok(()),
-    }
 }
 
 /// Answers a small request on this thread, and a large one on a worker thread. Skips a request whose client has gone.

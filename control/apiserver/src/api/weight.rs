@@ -5,6 +5,7 @@
 
 use serde_json::Value;
 use types::items::ItemCount;
+use types::kind_registry::KindEntry;
 
 use super::errors::StatusError;
 use super::list_lengths::skip_string;
@@ -61,6 +62,14 @@ impl Weight {
             return Err(StatusError { message, ..StatusError::too_large(TREE_BYTES_MAX) });
         }
         Ok(weight)
+    }
+
+    /// Refuses lists that are too long for the kind, before they become a tree. An object that is new may have no name yet.
+    pub(super) fn check_items(&self, entry: &KindEntry, name: Option<&str>) -> Result<(), StatusError> {
+        match entry.bounded_items().and_then(|limit| self.items.problem(limit)) {
+            Some(problem) => Err(StatusError::invalid(entry.meta, name.unwrap_or_default(), &[problem])),
+            None => Ok(()),
+        }
     }
 
     /// The same in addition to a stored object of so many bytes, which takes six times its text as a tree.
