@@ -71,10 +71,11 @@ fn route_requires_a_password() {
         ("eve:open sesame", 401),
         ("ann", 401),
     ] {
-        let response = call(&appliance, &[("Authorization", &basic(pair)), ("X-User", "root")]);
+        let response = call(&appliance, &[("Authorization", &basic(pair)), ("X-User", "root"), ("X_User", "root")]);
         assert_eq!(response.status, status, "{pair}");
         if status == 200 {
             assert_eq!(seen(&response, "x-user"), pair.split(':').next().unwrap(), "{pair}");
+            assert!(!response.text().contains("root"), "{pair}: {}", response.text());
         }
     }
     let good = basic("ann:open sesame");

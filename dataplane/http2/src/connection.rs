@@ -17,6 +17,7 @@ use crate::hpack::HpackDecoder;
 use crate::limits::WINDOW_BYTES_DEFAULT;
 use crate::output::{FieldSection, FrameOutput};
 use crate::priority::ResponsePriority;
+use crate::refusals::StreamAllowance;
 use crate::settings::{self, PeerSettings};
 use crate::stream_table::{SendingState, StreamKey, StreamTable, grow};
 
@@ -104,6 +105,8 @@ pub struct Connection {
     reader: FrameReader,
     settings_received: bool,
     peer: PeerSettings,
+    /// Of a client.
+    allowance: StreamAllowance,
     decoder: HpackDecoder,
     fields: FieldBlock,
     open_block: Option<OpenBlock>,
@@ -145,6 +148,7 @@ impl Connection {
             reader: FrameReader::default(),
             settings_received: false,
             peer: PeerSettings::default(),
+            allowance: StreamAllowance::default(),
             decoder: HpackDecoder::default(),
             fields: FieldBlock::new(config.header_list_bytes_max as usize),
             open_block: None,
@@ -344,6 +348,9 @@ impl Connection {
             state.reset = Some(code);
         }
         self.streams.settle(key);
+        if code == ErrorCode::RefusedStream {
+            self.allowance.refused(self.streams.open_count());
+        }
         Ok(Some(Event::Reset { stream: key, code, by_peer: true }))
     }
 

@@ -21,6 +21,7 @@ pub mod hpack;
 pub mod limits;
 mod output;
 pub mod priority;
+mod refusals;
 pub mod settings;
 pub mod stream_table;
 

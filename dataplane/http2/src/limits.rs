@@ -81,3 +81,7 @@ pub const UNLIMITED: RateAllowance = RateAllowance { burst: u32::MAX, each_secon
 
 /// DATA without content from a server, which many streams share: some frameworks flush an empty frame before each message.
 pub const SERVER_EMPTY_DATA: RateAllowance = RateAllowance { burst: 10_000, each_second: 10_000 };
+
+/// Responses after which a client tries one more stream on a connection whose server has refused some: a refused request costs a
+/// round trip, so one in a hundred is affordable.
+pub const RESPONSES_PER_STREAM: u32 = 100;

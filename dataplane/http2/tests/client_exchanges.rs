@@ -100,6 +100,17 @@ fn streams_are_limited_by_the_server_once_it_has_said_so() {
     assert!(!server.client.can_send_request() && !server.client.is_draining());
 }
 
+/// gRPC's C library counts a call until its handler has returned, after the response.
+#[test]
+fn server_that_refuses_streams_within_its_limit_gets_fewer() {
+    let mut server = TestServer::open();
+    let streams = [(), (), ()].map(|()| server.request(true));
+    server.send(&frame(RST_STREAM, 0, streams[2].id(), &7_u32.to_be_bytes())).unwrap();
+    assert_eq!((server.client.streams_max(), server.client.can_send_request()), (2, false));
+    server.send(&frame(HEADERS, WHOLE | END, streams[0].id(), OK)).unwrap();
+    assert!(server.client.can_send_request());
+}
+
 #[test]
 fn goaway_ends_later_streams_and_serves_the_others() {
     let mut server = TestServer::open();

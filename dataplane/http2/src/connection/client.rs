@@ -13,11 +13,11 @@ use crate::stream_table::StreamKey;
 const LAST_STREAM: u32 = (1 << 31) - 1;
 
 impl Connection {
-    /// Streams that a client may have open: its own limit, and that of the server as far as it is known.
+    /// Streams that a client may have open: its own limit, and that of the server as far as it is known or shown by refusals.
     #[must_use]
     pub fn streams_max(&self) -> usize {
         let allowed = if self.settings_received { self.peer.streams_max } else { STREAMS_BEFORE_SETTINGS };
-        self.config.streams_max.min(allowed) as usize
+        self.config.streams_max.min(allowed).min(self.allowance.streams()) as usize
     }
 
     /// Whether a request can be sent now.
@@ -86,6 +86,7 @@ impl Connection {
             state.length_left = length;
         }
         self.streams.settle(key);
+        self.allowance.responded();
         Ok(Some(Event::Head { stream: key, ends }))
     }
 

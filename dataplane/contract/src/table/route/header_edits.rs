@@ -118,13 +118,18 @@ impl HeaderChanges {
         self.list.iter().filter(|change| change.drops()).map(HeaderChange::name)
     }
 
-    /// Whether fields of that name are dropped from the head.
+    /// Whether fields of that name are dropped from the head, also with `_` for `-`: CGI and WSGI programs see `X_User` and
+    /// `X-User` as one variable, so that a client could say what only the gateway may.
     #[inline]
     #[must_use]
     pub fn drops(&self, name: &[u8]) -> bool {
-        let is_same = |change: &HeaderChange| change.name().as_bytes().eq_ignore_ascii_case(name);
-        self.list.iter().any(|change| change.drops() && is_same(change))
+        self.list.iter().any(|change| change.drops() && is_same_variable(change.name().as_bytes(), name))
     }
+}
+
+fn is_same_variable(one: &[u8], other: &[u8]) -> bool {
+    let letter = |byte: &u8| if *byte == b'_' { b'-' } else { byte.to_ascii_lowercase() };
+    one.len() == other.len() && one.iter().map(letter).eq(other.iter().map(letter))
 }
 
 impl HeaderChange {
@@ -341,6 +346,9 @@ mod tests {
         assert_eq!(changes.written().collect::<Vec<_>>(), [("a", "2"), ("A", "3"), ("C", "1")]);
         assert_eq!(changes.dropped().collect::<Vec<_>>(), ["a", "b"]);
         assert!(changes.drops(b"A") && changes.drops(b"B") && !changes.drops(b"c"));
+        changes.set("X-User_ID", "1").unwrap();
+        assert!(changes.drops(b"x_user-id") && changes.drops(b"X-USER-ID") && !changes.drops(b"x.user-id"));
+        changes.list.pop();
 
         let mut later = HeaderChanges::default();
         later.remove("A").unwrap();
