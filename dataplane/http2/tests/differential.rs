@@ -171,7 +171,7 @@ proptest! {
         // Responses go to requests in the order in which these end.
         let sorted_all = |messages: Vec<Message>| {
             let mut all: Vec<_> = messages.into_iter().map(sorted).collect();
-            all.sort_by(|a, b| (&a.fields, &a.body).cmp(&(&b.fields, &b.body)));
+            all.sort_by(|a, b| (&a.fields, &a.body, &a.trailers).cmp(&(&b.fields, &b.body, &b.trailers)));
             all
         };
         prop_assert_eq!(sorted_all(received), sorted_all(responses));
