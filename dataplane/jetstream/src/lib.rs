@@ -1,8 +1,8 @@
 //! Streams of events in NATS JetStream: the thread that answers the requests of `contract::event_store`.
 //!
 //! Cores publish and receive, control makes streams and consumers; both only send messages to this thread, which has a
-//! runtime of its own because the client needs one. [`connections`] opens a connection for each set of servers and
-//! credentials, [`streams`] makes streams and consumers, [`publisher`] sends events, [`subscription`] pulls them.
+//! runtime of its own because the client needs one. `connections` opens a connection for each set of servers and
+//! credentials, `streams` makes streams and consumers, `publisher` sends events, `subscription` pulls them.
 #![forbid(unsafe_code)]
 
 mod connections;
