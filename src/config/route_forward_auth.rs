@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use control::kinds::gateway_policies::ext_auth::ExtAuthUrl;
 use dataplane::table::{AuthorizationFailureMode, AuthorizationService};
-use ureq::http::Uri;
 
 use super::route_target::RouteTarget;
 use super::value::Wait;
@@ -74,8 +74,11 @@ impl ForwardAuthOptions {
                 && authorities.is_none();
             return if is_empty { Ok(None) } else { Err("options forward-auth-… need forward-auth=URL".to_owned()) };
         };
-        let ServiceUrl { authority, host, target, path, by_tls } = ServiceUrl::parse(&url)?;
+        let ExtAuthUrl { host, port, by_tls, authority, path } =
+            ExtAuthUrl::parse(&url).map_err(|why| format!("forward-auth: {why}"))?;
         let refused = |why: &dyn std::fmt::Display| format!("forward-auth: {url:?} {why}");
+        let target = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let target = target.parse().map_err(|why: String| refused(&why))?;
         let mut service = AuthorizationService::new(&authority, &path).map_err(|why| refused(&why))?;
         for header in headers {
             service.forward_header(&header).map_err(|why| format!("forward-auth-headers: {header:?} {why}"))?;
@@ -105,37 +108,6 @@ fn failure_mode(name: &str, value: &str) -> Result<AuthorizationFailureMode, Str
         "403" => Ok(AuthorizationFailureMode::Forbidden),
         "allow" => Ok(AuthorizationFailureMode::Allow),
         _ => Err(format!("{name}: {value:?} is none of 503, 403 and allow")),
-    }
-}
-
-/// The parts of an absolute URL.
-struct ServiceUrl {
-    /// With the port, if it was given.
-    authority: String,
-    /// Without brackets.
-    host: String,
-    target: RouteTarget,
-    path: String,
-    by_tls: bool,
-}
-
-impl ServiceUrl {
-    fn parse(url: &str) -> Result<Self, String> {
-        let bad = || format!("forward-auth: {url:?} is not a URL like http://127.0.0.1:9091/verify");
-        let uri: Uri = url.parse().map_err(|_| bad())?;
-        let by_tls = match uri.scheme_str() {
-            Some("http") => false,
-            Some("https") => true,
-            _ => return Err(bad()),
-        };
-        let authority = uri.authority().filter(|authority| !authority.as_str().contains('@')).ok_or_else(bad)?;
-        let port = authority.port_u16().unwrap_or(if by_tls { 443 } else { 80 });
-        let host = authority.host();
-        let target = format!("{host}:{port}").parse().map_err(|_| bad())?;
-        let bare = host.trim_start_matches('[').trim_end_matches(']').to_ascii_lowercase();
-        let path = uri.path_and_query().map_or("/", |path| path.as_str());
-        let path = if path.starts_with('?') { format!("/{path}") } else { path.to_owned() };
-        Ok(Self { authority: authority.as_str().to_ascii_lowercase(), host: bare, target, path, by_tls })
     }
 }
 

@@ -10,8 +10,8 @@ use crate::field_errors::Problem;
 /// Items of all lists of one object. Kubernetes' own limits for single lists are at 1,000 (endpoints of a slice); 10,000 items
 /// take some 20 MB as types, and an empty text ten times its length even as a value.
 pub const ITEMS_MAX: usize = 10_000;
-/// The same for a CustomResourceDefinition, nested items excepted: its schemas list names of fields and values: the largest that users write have some
-/// 10,000.
+/// The same for a CustomResourceDefinition. Its schemas list names and values: the largest that users write have some 10,000.
+/// Items that are objects or lists have the limit of other kinds.
 pub const DEFINITION_ITEMS_MAX: usize = 100_000;
 /// Items of one list, where each takes thousands of bytes as a type: no instance runs more.
 const LONG_ITEMS_MAX: [(&str, usize); 4] =

@@ -176,7 +176,7 @@ fn failure_of_the_service_is_answered_as_the_rule_says() {
         let empty = FilterDestination::Backend(Arc::new(backend(&[], 0, None)));
         let refused = "169.254.169.254:80".parse().unwrap();
         let destinations = [nowhere, hung, closes, broken, cut, long, refused].map(at);
-        for destination in destinations.into_iter().chain([empty, FilterDestination::Host("nobody".into())]) {
+        for destination in destinations.into_iter().chain([empty, FilterDestination::Host("missing".into())]) {
             for (mode, status) in [
                 (AuthorizationFailureMode::Unavailable, 503),
                 (AuthorizationFailureMode::Forbidden, 403),

@@ -364,6 +364,33 @@ fn closed_client_releases_its_stream_of_a_silent_instance() {
     });
 }
 
+/// A send that fails ends the writer of a connection, which was once polled again: that panicked.
+#[test]
+fn instance_that_reads_nothing_loses_its_connection() {
+    const SETTINGS: &[u8] = b"\0\0\x06\x04\0\0\0\0\0\0\x04\x7f\xff\xff\xff";
+    const WINDOW_UPDATE: &[u8] = b"\0\0\x04\x08\0\0\0\0\0\x7f\x00\0\0";
+    let mut limits = CoreLimits::default();
+    limits.http.stream_idle_timeout = Duration::from_millis(200);
+    on_every_driver(&limits, async |fixture: ProxyFixture| {
+        let ring = fixture.ring.clone();
+        let address = raw_instance(&fixture.ring, move |stream| {
+            let ring = ring.clone();
+            Box::pin(async move {
+                stream.send([SETTINGS, WINDOW_UPDATE].concat()).await.unwrap();
+                ring.sleep(Duration::from_secs(600)).await;
+            })
+        });
+        fixture.publish("app", Backend { protocol: Protocol::H2c, ..backend(&[address], 0, None) });
+        let client = fixture.client().await;
+        client.send("POST / HTTP/1.1\r\nHost: app\r\nContent-Length: 268435456\r\n\r\n").await;
+        let mut sent = 0;
+        while client.stream.send(vec![b'x'; 1 << 18]).await.is_ok() {
+            sent += 1 << 18;
+            assert!(sent < 1 << 27, "the instance takes nothing");
+        }
+    });
+}
+
 /// RFC 8441 5: a 2xx response means that the tunnel is open, so that of an instance without WebSockets was once taken
 /// for one. Other responses are forwarded with their bodies.
 #[test]

@@ -5,8 +5,8 @@
 
 /// Shorter lists are not listed: growing them costs little.
 const LISTED_MIN: u32 = 16;
-/// Levels of nesting; the parser stops there.
-const DEPTH_MAX: usize = 128;
+/// Levels of nesting; the parsers stop there.
+pub(super) const DEPTH_MAX: usize = 128;
 
 /// The lengths of long lists, in the order in which the lists begin.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ pub(super) struct ListLengths(Vec<(u32, u32)>);
 
 /// A list or an object that has not ended yet.
 #[derive(Clone, Copy, Default)]
-struct Open {
+struct OpenBracket {
     /// Which list it is; `None`: an object.
     list: Option<u32>,
     commas: u32,
@@ -23,14 +23,15 @@ struct Open {
 impl ListLengths {
     /// Of a text that may be malformed: then they mean nothing, and are still at most one for each comma.
     pub(super) fn of_json(text: &[u8]) -> Self {
-        let (mut lengths, mut open, mut depth, mut lists) = (Vec::new(), [Open::default(); DEPTH_MAX], 0_usize, 0_u32);
+        let (mut lengths, mut open, mut depth, mut lists) =
+            (Vec::new(), [OpenBracket::default(); DEPTH_MAX], 0_usize, 0_u32);
         let mut rest = text.iter();
         while let Some(byte) = rest.next() {
             match byte {
                 b'"' => skip_string(&mut rest),
                 b'[' | b'{' => {
                     let Some(slot) = open.get_mut(depth) else { break };
-                    *slot = Open { list: (*byte == b'[').then_some(lists), commas: 0 };
+                    *slot = OpenBracket { list: (*byte == b'[').then_some(lists), commas: 0 };
                     lists += u32::from(*byte == b'[');
                     depth += 1;
                 }

@@ -8,7 +8,7 @@ use types::items::ItemCount;
 use types::kind_registry::KindEntry;
 
 use super::errors::StatusError;
-use super::list_lengths::skip_string;
+use super::list_lengths::{DEPTH_MAX, skip_string};
 
 /// Memory that one body may take as a tree, in bytes. The largest definitions that users write (1.5 MB of
 /// schema, 20,000 objects) take 25 MB. What is done with a tree (defaults, a typed copy, owners, the answer) takes
@@ -18,8 +18,6 @@ pub(super) const TREE_BYTES_MAX: usize = 48 << 20;
 const SMALL_TREE_BYTES_MAX: usize = 256 * 1024;
 /// ... if their text is short, too: reading it takes some 3 ms.
 const SMALL_TEXT_BYTES_MAX: usize = 16 * 1024;
-/// Levels of nesting; the parsers stop there.
-const DEPTH_MAX: usize = 128;
 
 /// Brackets of YAML that may be open at a time, those in texts included: the parser looks at all of them for each word.
 const YAML_OPEN_MAX: usize = 256;

@@ -53,8 +53,8 @@ pub struct ExtAuthUrl {
     pub port: u16,
     pub by_tls: bool,
     /// As it is written in requests.
-    authority: String,
-    path: String,
+    pub authority: String,
+    pub path: String,
 }
 
 impl ExtAuthUrl {

@@ -22,6 +22,8 @@ pub struct IoState {
     pub sent: Cell<u64>,
     /// A send is in flight.
     pub sending: Cell<bool>,
+    /// A send has failed: nothing more is sent.
+    failed: Cell<bool>,
 }
 
 /// Sends what the streams write: the frames of many streams leave in one send. A send may take `stall_max`.
@@ -49,7 +51,8 @@ pub(super) async fn write_frames(
             let due = stall_max.map(|wait| ring.now() + wait);
             let sent = by(ring, due, stream.send(bytes)).await;
             io_state.sending.set(false);
-            sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
+            let sent = sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+            sent.inspect_err(|_| io_state.failed.set(true))?;
         }
     }
 }
@@ -63,13 +66,16 @@ pub(super) async fn until_sent(streams: &SharedStreams) {
     .await;
 }
 
-/// Sends the rest and closes the connection.
+/// Sends the rest and closes the connection, unless a send has failed.
 pub(super) async fn finish(
     stream: &Transport,
     streams: &SharedStreams,
     io_state: &IoState,
     mut writer: Pin<&mut impl Future<Output = io::Result<Infallible>>>,
 ) {
+    if io_state.failed.get() {
+        return; // the writer has ended, and must not be polled again
+    }
     let is_sent = poll_fn(|cx| {
         streams.register_connection(cx);
         if writer.as_mut().poll(cx).is_ready() {

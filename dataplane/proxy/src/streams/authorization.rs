@@ -4,6 +4,7 @@
 //! body stays where it is meanwhile. Probes of the platform are answered before, and never get here.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use ::http::{HeaderMap, Response};
 use bytes::{Bytes, BytesMut};
@@ -20,7 +21,7 @@ use crate::{LocalReply, Proxy, SelectedEndpoint};
 const REFUSAL_BODY_BYTES_MAX: usize = 64 << 10;
 
 /// Between two log lines about an authorization service that cannot be asked: each request meets it.
-const FAILURE_LOG_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Asks the authorization service of the rule, if there is one.
 ///
